@@ -1,0 +1,89 @@
+"""Privada: train PyTorch models under differential privacy, with an honest bill.
+
+The names below load what they need when they are first used.
+"""
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+
+_MODULES = ("accounting", "geometry", "methods", "noise", "sampling", "updates")
+_NAMES = {
+    "Budget": "privada.accounting",
+    "Ledger": "privada.accounting",
+    "Statement": "privada.accounting",
+    "ClippedSum": "privada.core.values",
+    "Release": "privada.core.values",
+    "Gate": "privada.gate",
+    "PrivateLoop": "privada.loop",
+    "Trainer": "privada.training",
+    "ArgumentError": "privada.core.errors",
+    "BudgetExceeded": "privada.core.errors",
+    "CheckpointError": "privada.core.errors",
+    "DataError": "privada.core.errors",
+    "EventError": "privada.core.errors",
+    "LedgerError": "privada.core.errors",
+    "ModelError": "privada.core.errors",
+    "PrivadaError": "privada.core.errors",
+    "PrivateValueError": "privada.core.errors",
+}
+
+if TYPE_CHECKING:
+    from privada import accounting, geometry, methods, noise, sampling, updates
+    from privada.accounting import Budget, Ledger, Statement
+    from privada.core.errors import (
+        ArgumentError,
+        BudgetExceeded,
+        CheckpointError,
+        DataError,
+        EventError,
+        LedgerError,
+        ModelError,
+        PrivadaError,
+        PrivateValueError,
+    )
+    from privada.core.values import ClippedSum, Release
+    from privada.gate import Gate
+    from privada.loop import PrivateLoop
+    from privada.training import Trainer
+
+__all__ = [
+    "ArgumentError",
+    "Budget",
+    "BudgetExceeded",
+    "CheckpointError",
+    "ClippedSum",
+    "DataError",
+    "EventError",
+    "Gate",
+    "Ledger",
+    "LedgerError",
+    "ModelError",
+    "PrivadaError",
+    "PrivateLoop",
+    "PrivateValueError",
+    "Release",
+    "Statement",
+    "Trainer",
+    "accounting",
+    "geometry",
+    "methods",
+    "noise",
+    "sampling",
+    "updates",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _MODULES:
+        return importlib.import_module(f"privada.{name}")
+    if name in _NAMES:
+        value = getattr(importlib.import_module(_NAMES[name]), name)
+        globals()[name] = value
+        return value
+    raise AttributeError(f"module 'privada' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

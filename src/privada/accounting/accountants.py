@@ -1,0 +1,147 @@
+"""What a tally of events costs, by each accountant."""
+
+import math
+from collections import Counter
+from collections.abc import Mapping
+from functools import lru_cache
+
+import numpy as np
+from dp_accounting import DpEvent, GaussianDpEvent, PoissonSampledDpEvent, get_epsilon_gaussian
+
+from privada.accounting import events, pld, rdp
+from privada.accounting.events import REPLACE
+from privada.core.errors import EventError
+from privada.core.validation import one_of, probability
+
+ACCOUNTANTS = ("pld", "rdp", "moments")
+
+# Up to here every multiplier is charged as it is; beyond, they are grouped and rounded against us.
+_MOST_DISTINCT = {"pld": 48, "rdp": 2000, "moments": 2000}
+_GROUPING_STABLE = 5e-3
+_MOST_GROUPS = 384
+
+Mechanism = pld.Mechanism
+
+
+def _mechanisms(counts: Mapping[DpEvent, int]) -> dict[Mechanism, int]:
+    """Return Poisson-sampled Gaussians by rate and multiplier, all unsampled ones made into one.
+
+    Gaussian releases on the same records compose exactly: their inverse variances add.
+    """
+    found: Counter[Mechanism] = Counter()
+    precision = 0.0
+    for event, count in counts.items():
+        if isinstance(event, PoissonSampledDpEvent):
+            found[event.sampling_probability, event.event.noise_multiplier] += count
+        else:
+            precision += count / event.noise_multiplier**2
+    if precision:
+        found[1.0, precision**-0.5] += 1
+    return dict(found)
+
+
+def _grouped(counts: Mapping[Mechanism, int], groups: int) -> dict[Mechanism, int]:
+    """Return fewer mechanisms that cost no less: in each group, the most sampled, least noisy.
+
+    Groups are cells of a geometric grid, so that no multiplier or rate moves by more than a
+    fixed fraction.
+    """
+    values = np.log(np.array(list(counts)))
+    spans = np.ptp(values, axis=0)
+    varying = int(np.count_nonzero(spans > 1e-12))
+    cells = max(1, round(groups ** (1 / max(1, varying))))
+    width = np.where(spans > 1e-12, spans / cells, 1.0)
+    place = np.minimum((values - values.min(axis=0)) / width, cells - 1).astype(int)
+    gathered: dict[tuple[int, ...], tuple[float, float, int]] = {}
+    for cell, ((rate, sigma), n) in zip(map(tuple, place), counts.items(), strict=True):
+        top_rate, low_sigma, total = gathered.get(cell, (rate, sigma, 0))
+        gathered[cell] = max(top_rate, rate), min(low_sigma, sigma), total + n
+    merged: Counter[Mechanism] = Counter()
+    for rate, sigma, n in gathered.values():
+        merged[rate, sigma] += n
+    return dict(merged)
+
+
+def _pld_epsilon(counts: Mapping[Mechanism, int], delta: float) -> float:
+    if len(counts) <= _MOST_DISTINCT["pld"]:
+        return pld.epsilon(counts, delta)[0]
+    groups = _MOST_DISTINCT["pld"]
+    value, interval = pld.epsilon(_grouped(counts, groups), delta)
+    while groups < _MOST_GROUPS:
+        groups *= 2
+        # the settled grid is four times finer than the last one that was as good
+        finer, _ = pld.epsilon(_grouped(counts, groups), delta, 4 * interval)
+        stable = abs(value - finer) <= _GROUPING_STABLE * finer
+        value = min(value, finer)
+        if stable:
+            break
+    return value
+
+
+def _within_range(counts: Mapping[Mechanism, int], delta: float) -> bool:
+    return delta >= pld.SMALLEST_DELTA and all(
+        sigma >= pld.SMALLEST_MULTIPLIER for _, sigma in counts
+    )
+
+
+def _as_events(counts: Mapping[Mechanism, int]) -> dict[DpEvent, int]:
+    return {events.poisson(rate, sigma): n for (rate, sigma), n in counts.items()}
+
+
+@lru_cache(maxsize=4096)
+def _epsilon(items: frozenset[tuple[DpEvent, int]], delta: float, accountant: str) -> float:
+    counts = dict(items)
+    relation = events.common_relation(counts)
+    if any(events.multiplier(event) == 0 for event in counts):
+        return math.inf
+    if all(isinstance(event, GaussianDpEvent) for event in counts):
+        ((_, sigma),) = _mechanisms(counts)
+        if accountant == "pld":
+            # closed form; rounding is covered by a last digit
+            return float(get_epsilon_gaussian(sigma, delta)) * (1 + 1e-9)
+    if relation == REPLACE:
+        if accountant == "pld":
+            raise EventError(
+                "Expected accountant='rdp' or 'moments' for fixed-size sampling, got "
+                "accountant='pld': no tight loss distribution is known for it here."
+            )
+    else:
+        mechanisms = _mechanisms(counts)
+        if len(mechanisms) > _MOST_DISTINCT[accountant] and accountant != "pld":
+            counts = _as_events(_grouped(mechanisms, _MOST_DISTINCT[accountant]))
+    if accountant == "moments":
+        return rdp.moments_epsilon(counts, relation, delta)
+    if accountant == "rdp":
+        return rdp.to_epsilon(rdp.total(counts, relation), delta)
+    if not _within_range(mechanisms, delta):
+        return _epsilon(items, delta, "rdp")
+    value = _pld_epsilon(mechanisms, delta)
+    if len(mechanisms) <= _MOST_DISTINCT["pld"]:
+        value = min(value, rdp.to_epsilon(rdp.total(counts, relation), delta))
+    return value
+
+
+def epsilon_of(counts: Mapping[DpEvent, int], delta: float, accountant: str = "pld") -> float:
+    """Return the epsilon at `delta` of everything in a tally.
+
+    Guarantee: an upper bound under every accountant. "pld" also takes the RDP bound where that is
+    lower or where losses leave the range of the grid, so it is never the larger of the two.
+
+    Edge cases: an empty tally costs 0; a multiplier of 0 costs infinity; events of two
+    neighbouring relations together are refused.
+
+    Example:
+        >>> from privada.accounting import events
+        >>> from privada.accounting.accountants import epsilon_of
+        >>> round(epsilon_of({events.poisson(0.01, 4.0): 10_000}, 1e-5), 3)
+        0.947
+    """
+    one_of("accountant", accountant, ACCOUNTANTS)
+    probability("delta", delta)
+    items = frozenset((event, n) for event, n in counts.items() if n > 0)
+    return _epsilon(items, delta, accountant) if items else 0.0
+
+
+def accountant_for(relation: str) -> str:
+    """Return the tightest accountant for a neighbouring relation."""
+    return "rdp" if relation == REPLACE else "pld"

@@ -1,0 +1,277 @@
+"""Privacy loss distributions of Gaussian mechanisms, composed by the thousand in milliseconds.
+
+A mechanism's loss is put on a grid by the connect-the-dots construction, which never under-states
+it. Composition is a product of characteristic functions: their logarithms are kept, so that n
+compositions cost one multiplication, one exponential and one inverse transform, whatever n is.
+The grid is refined until epsilon no longer moves. dp_accounting does the same point by point and
+is the oracle that the tests hold this module to.
+
+References: Koskela, Jalko and Honkela (2020), Computing Tight Differential Privacy Guarantees
+Using FFT; Doroshenko, Ghazi, Kamath, Kumar and Manurangsi (2022), Connect the Dots.
+"""
+
+import math
+from collections import OrderedDict
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import fft
+from scipy.special import erfcx, logsumexp
+
+from privada.accounting import rdp
+
+Vector = NDArray[np.float64]
+Transform = NDArray[np.complex128]
+# A mechanism is (sampling rate, noise multiplier) under add-or-remove-one.
+Mechanism = tuple[float, float]
+
+# Mass that may be cut from each tail of a composition, and what rounding in the transforms may
+# misplace; both are added to delta. The tests measure the latter against closed forms.
+_TAIL = 1e-14
+_TRANSFORM_ERROR = 1e-12
+# Below these the construction runs out of floating-point range; other accountants take over.
+SMALLEST_DELTA = 1e-10
+SMALLEST_MULTIPLIER = 0.02
+# Changes of epsilon below this fraction end the refinement; each step divides the grid by four.
+_STABLE = 1e-3
+_MOST_POINTS = 1 << 22
+# How many standard deviations of the noise a single loss distribution keeps on either side.
+_REACH = 10.0
+
+
+@dataclass(frozen=True)
+class _Grid:
+    """Loss probabilities on multiples of an interval, from `lowest` on, and a mass at infinity."""
+
+    lowest: int
+    probabilities: Vector
+    infinity: float
+
+
+def _divergences(epsilon: Vector, rate: float, sigma: float) -> Vector:
+    """Return, of P = (1-q) N(0) + q N(1) against Q = N(0), delta(epsilon) or its complement.
+
+    At epsilon >= 0 the result is the hockey-stick divergence delta(epsilon), at epsilon < 0 it is
+    delta(epsilon) - (1 - e^epsilon). With t = (x - 1) / s where the loss at x is epsilon, and m
+    the Mills ratio, these are q phi(t) (m(t) - m(t + 1/s)) and q phi(t) (m(-t - 1/s) - m(-t)):
+    each keeps its relative precision far into its tail.
+    """
+    shift, root_half = 1 / sigma, math.sqrt(0.5)
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+        growth = np.expm1(np.minimum(epsilon, 30.0)) + rate
+        log_odds = np.where(
+            epsilon > 30,
+            epsilon + np.log1p(-(1 - rate) * np.exp(-np.maximum(epsilon, 30.0))),
+            np.log(np.maximum(growth, 0)),
+        ) - math.log(rate)
+        t = sigma * log_odds - shift / 2
+        weight = rate / 2 * np.exp(-(t**2) / 2)
+        right = erfcx(root_half * t) - erfcx(root_half * (t + shift))
+        left = erfcx(-root_half * (t + shift)) - erfcx(-root_half * t)
+    value = np.where(epsilon >= 0, weight * right, weight * left)
+    return np.where(np.isneginf(t), 0.0, np.maximum(value, 0.0))
+
+
+@lru_cache(maxsize=128)
+def _loss_grids(mechanism: Mechanism, interval: float) -> tuple[_Grid, _Grid]:
+    """Return the loss distributions of removing a record and of adding one.
+
+    Connect-the-dots: the hockey-stick curve is taken at the grid points and joined by straight
+    lines in e^epsilon, which lie above it. The second distribution is the first one's dual.
+    """
+    rate, sigma = mechanism
+    losses_at = (np.array([-_REACH, _REACH]) * sigma + [0, 1] - 0.5) / sigma**2
+    ends = losses_at if rate == 1 else np.logaddexp(math.log1p(-rate), math.log(rate) + losses_at)
+    low, high = math.floor(ends[0] / interval), math.ceil(ends[1] / interval)
+    epsilon = np.arange(low, high + 1) * interval
+    values = _divergences(epsilon, rate, sigma)
+    zero = -low
+    below = np.append(values[:zero], values[zero])  # delta(0) is its own complement
+    rises, falls = np.diff(below), -np.diff(values[zero:])
+    up, down = math.expm1(interval), -math.expm1(-interval)
+    masses = np.empty_like(values)
+    masses[0] = rises[0] / up - below[0]
+    masses[1:zero] = rises[1:] / up - rises[:-1] / down
+    masses[zero] = 1 - falls[0] / up - rises[-1] / down
+    masses[zero + 1 : -1] = falls[:-1] / down - falls[1:] / up
+    masses[-1] = falls[-1] / down
+    masses = np.maximum(masses, 0.0)
+    removing = _Grid(low, masses, float(values[-1]))
+    dual = (masses * np.exp(-epsilon))[::-1]
+    adding = _Grid(-high, dual, float(below[0] * math.exp(-epsilon[0])))
+    return removing, adding
+
+
+@lru_cache(maxsize=8192)
+def _log_moment(mechanism: Mechanism, interval: float, direction: int, order: float) -> float:
+    """Return log E exp(order * loss / interval) over the finite losses, offset by the lowest."""
+    grid = _loss_grids(mechanism, interval)[direction]
+    steps = np.arange(grid.probabilities.size) * order
+    with np.errstate(divide="ignore", over="ignore"):
+        return float(logsumexp(steps, b=grid.probabilities))
+
+
+@lru_cache(maxsize=256)
+def _spread(mechanism: Mechanism, interval: float, direction: int) -> float:
+    """Return the variance of the finite losses, in units of the interval squared."""
+    grid = _loss_grids(mechanism, interval)[direction]
+    steps = np.arange(grid.probabilities.size, dtype=float)
+    mean = float(grid.probabilities @ steps)
+    return float(grid.probabilities @ (steps - mean) ** 2)
+
+
+class _TransformCache:
+    """The logarithms of characteristic functions used last, within a bound on memory."""
+
+    def __init__(self, most_bytes: int) -> None:
+        self._most = most_bytes
+        self._kept: OrderedDict[tuple[Mechanism, float, int, int], Transform] = OrderedDict()
+
+    def get(self, mechanism: Mechanism, interval: float, direction: int, size: int) -> Transform:
+        key = (mechanism, interval, direction, size)
+        if key in self._kept:
+            self._kept.move_to_end(key)
+            return self._kept[key]
+        probabilities = _loss_grids(mechanism, interval)[direction].probabilities
+        rows = -(-probabilities.size // size)
+        wrapped = np.pad(probabilities, (0, rows * size - probabilities.size))
+        function = fft.rfft(wrapped.reshape(rows, size).sum(axis=0))
+        # several times faster than the complex logarithm, and finite where the function vanishes
+        power = np.maximum(function.real**2 + function.imag**2, 1e-300)
+        logs = np.empty_like(function)
+        logs.real, logs.imag = np.log(power) / 2, np.arctan2(function.imag, function.real)
+        self._kept[key] = logs
+        while sum(kept.nbytes for kept in self._kept.values()) > self._most:
+            self._kept.popitem(last=False)
+        return logs
+
+
+_transforms = _TransformCache(most_bytes=1 << 28)
+
+
+def _window(counts: Mapping[Mechanism, int], interval: float, direction: int) -> tuple[int, int]:
+    """Return the places, counted from the lowest, outside which a composition has no mass.
+
+    By Chernoff's bound, at powers of two around the order that is best for a Gaussian.
+    """
+    variance = sum(n * _spread(m, interval, direction) for m, n in counts.items())
+    longest = sum(
+        n * (_loss_grids(m, interval)[direction].probabilities.size - 1) for m, n in counts.items()
+    )
+    slack = math.log(1 / _TAIL)
+    best = math.log2(math.sqrt(2 * slack / variance)) if variance > 0 else 0.0
+    low, high = 0, longest
+    # a sweep over many mechanisms is dear, and their sum is close to a Gaussian
+    reach = (6, 3) if len(counts) <= 8 else (2, 2)
+    for exponent in range(round(best) - reach[0], round(best) + reach[1]):
+        order = 2.0**exponent
+        upper = sum(n * _log_moment(m, interval, direction, order) for m, n in counts.items())
+        lower = sum(n * _log_moment(m, interval, direction, -order) for m, n in counts.items())
+        high = min(high, math.ceil((upper + slack) / order))
+        low = max(low, math.floor(-(lower + slack) / order))
+    return low, max(high, low)
+
+
+def _composed(
+    counts: Mapping[Mechanism, int], interval: float, direction: int
+) -> tuple[Vector, Vector, float]:
+    """Return the losses of a composition, their probabilities, and the mass at infinity."""
+    low, high = _window(counts, interval, direction)
+    size = 1 << max(4, math.ceil(math.log2(high - low + 1)))
+    logs = np.zeros(size // 2 + 1, dtype=np.complex128)
+    lowest, log_finite = 0, 0.0
+    for mechanism, n in counts.items():
+        grid = _loss_grids(mechanism, interval)[direction]
+        logs += n * _transforms.get(mechanism, interval, direction, size)
+        lowest += n * grid.lowest
+        log_finite += n * math.log1p(-grid.infinity)
+    wrapped = fft.irfft(np.exp(logs), size)
+    probabilities: Vector = np.maximum(np.roll(wrapped, -(low % size)), 0.0)
+    losses = (lowest + low + np.arange(size, dtype=np.float64)) * interval
+    return losses, probabilities, -math.expm1(log_finite) + 2 * _TAIL + _TRANSFORM_ERROR
+
+
+def _solve(losses: Vector, probabilities: Vector, infinity: float, delta: float) -> float:
+    """Return the least epsilon >= 0 whose hockey-stick divergence is at most `delta`."""
+    if infinity > delta:
+        return math.inf
+    start = int(np.searchsorted(losses, 0.0, side="right"))
+    losses, probabilities = losses[start:], probabilities[start:]
+    upper = np.append(np.cumsum(probabilities[::-1])[::-1], 0.0)
+    with np.errstate(divide="ignore"):
+        if losses.size and losses[-1] > 600:  # e^-loss would underflow
+            terms = np.log(probabilities) - losses
+            log_lower = np.append(np.logaddexp.accumulate(terms[::-1])[::-1], -np.inf)
+        else:
+            lower = np.cumsum((probabilities * np.exp(-losses))[::-1])[::-1]
+            log_lower = np.log(np.append(lower, 0.0))
+    # Between at[k] and at[k + 1] the divergence is infinity + upper[k] - e^(epsilon) lower[k].
+    at = np.append(0.0, losses)
+    divergence = infinity + upper - np.exp(at + log_lower)
+    above = np.flatnonzero(divergence > delta)
+    if not above.size:
+        return 0.0
+    k = int(above[-1])
+    return max(0.0, math.log(infinity + upper[k] - delta) - float(log_lower[k]))
+
+
+def _at_interval(counts: Mapping[Mechanism, int], delta: float, interval: float) -> float:
+    directions = (0,) if all(rate == 1 for rate, _ in counts) else (0, 1)
+    return max(_solve(*_composed(counts, interval, d), delta) for d in directions)
+
+
+# For a set of mechanisms, the interval that was fine enough and the count it was settled for.
+_settled: OrderedDict[frozenset[Mechanism], tuple[float, int]] = OrderedDict()
+
+
+def _points(counts: Mapping[Mechanism, int], interval: float) -> int:
+    low, high = _window(counts, interval, 0)
+    longest = max(_loss_grids(m, interval)[0].probabilities.size for m in counts)
+    return max(high - low, longest)
+
+
+def _settle(counts: Mapping[Mechanism, int], delta: float) -> tuple[float, float]:
+    """Return an interval fine enough for the composition, and its epsilon."""
+    second = int(np.searchsorted(rdp.ORDERS, 2.0))
+    power = sum(n * rdp.sampled_gaussian(*m)[second] for m, n in counts.items())
+    known, _ = _settled.get(frozenset(counts), (0.0, 0))
+    interval = 4 * known or float(power + 12 * math.sqrt(power)) / 2048
+    value = _at_interval(counts, delta, interval)
+    while _points(counts, interval) * 4 <= _MOST_POINTS:
+        finer = _at_interval(counts, delta, interval / 4)
+        stable = abs(finer - value) <= _STABLE * finer
+        interval, value = interval / 4, min(value, finer)
+        if stable:
+            break
+    return interval, value
+
+
+def epsilon(
+    counts: Mapping[Mechanism, int], delta: float, interval: float | None = None
+) -> tuple[float, float]:
+    """Return the epsilon at `delta` of a composition, and the interval of the grid it is from.
+
+    Guarantee: never below the true value, and within a tenth of a per cent of what a four times
+    coarser grid gives: the grid, the cut tails and the rounding of the transforms err upwards.
+
+    Edge cases: no mechanisms give 0. `delta` must be at least `SMALLEST_DELTA` and every
+    multiplier at least `SMALLEST_MULTIPLIER`; the caller sees to it. A given `interval` is used
+    as it is.
+    """
+    if not counts:
+        return 0.0, 0.0
+    if interval is not None:
+        return _at_interval(counts, delta, interval), interval
+    names, total = frozenset(counts), sum(counts.values())
+    settled, count = _settled.get(names, (0.0, 0))
+    if settled and total <= 2 * count:
+        return _at_interval(counts, delta, settled), settled
+    settled, value = _settle(counts, delta)
+    _settled[names] = (settled, total)
+    _settled.move_to_end(names)
+    while len(_settled) > 256:
+        _settled.popitem(last=False)
+    return value, settled

@@ -1,0 +1,208 @@
+"""The page that says, in words, what was promised and what it rests on."""
+
+import json
+import math
+import textwrap
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from privada.accounting import events
+from privada.accounting.budget import Budget
+from privada.accounting.ledger import Charge
+
+_WIDTH = 88
+_ACCOUNTANTS = {
+    "pld": "privacy loss distributions (tight numerical composition)",
+    "rdp": "Renyi differential privacy",
+    "moments": "the moments accountant",
+}
+_RELATIONS = {
+    events.ADD_OR_REMOVE: "data sets that differ by adding or removing one {unit}",
+    events.REPLACE: "data sets of equal size that differ by replacing one {unit}",
+}
+NOT_COVERED = (
+    "The privacy of anything computed from the data outside this ledger, such as looking at it, "
+    "choosing features from it, or tuning on it elsewhere.",
+    "Facts about the whole population that the model rightly learns, and what can be inferred "
+    "about a person from those.",
+    "Groups: k records that belong to one person together have a weaker protection, about k times "
+    "the epsilon.",
+    "The security of the machine that holds the data, and timing or memory side channels there.",
+)
+
+
+@dataclass(frozen=True)
+class Statement:
+    """What was promised to the people in the data, what it cost, and what it rests on.
+
+    `str()` gives a page for people, `to_dict()` and `to_json()` the same for machines.
+
+    Guarantee: `epsilon` is that of everything on the ledger, earlier runs included;
+    `run_epsilon` is the share of the run that the statement is about.
+
+    Edge cases: `private` is False, and the page says so first, when the noise was seeded.
+
+    Example:
+        >>> import privada as pv
+        >>> from sklearn.datasets import load_iris
+        >>> import torch
+        >>> x, y = load_iris(return_X_y=True)
+        >>> trainer = pv.Trainer(
+        ...     torch.nn.Linear(4, 3), torch.nn.CrossEntropyLoss(), (x.astype("float32"), y),
+        ...     method=pv.methods.DPSGD(lr=0.1), batch_size=15, steps=5,
+        ...     budget=pv.Budget(1.0, 1e-3),
+        ... ).fit()
+        >>> trainer.statement().epsilon <= 1.0
+        True
+    """
+
+    private: bool
+    dataset: str
+    unit: str
+    relation: str
+    epsilon: float
+    delta: float
+    run: str
+    run_epsilon: float
+    accountant: str
+    budget: Budget | None
+    ledger: str
+    method: str
+    sampling: str
+    noise: str
+    progress: str
+    charges: tuple[Charge, ...]
+    assumptions: tuple[str, ...]
+    not_covered: tuple[str, ...] = NOT_COVERED
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the statement as plain values."""
+        return {
+            "private": self.private,
+            "dataset": self.dataset,
+            "unit": self.unit,
+            "neighbouring_relation": self.relation,
+            "epsilon": self.epsilon,
+            "delta": self.delta,
+            "run": self.run,
+            "run_epsilon": self.run_epsilon,
+            "accountant": self.accountant,
+            "budget": None
+            if self.budget is None
+            else {"epsilon": self.budget.epsilon, "delta": self.budget.delta},
+            "ledger": self.ledger,
+            "method": self.method,
+            "sampling": self.sampling,
+            "noise": self.noise,
+            "progress": self.progress,
+            "charges": [
+                {
+                    "run": charge.run,
+                    "purpose": charge.purpose,
+                    "event": json.loads(events.encode(charge.event)),
+                    "count": charge.count,
+                    "first": charge.first,
+                    "last": charge.last,
+                }
+                for charge in self.charges
+            ],
+            "assumptions": list(self.assumptions),
+            "not_covered": list(self.not_covered),
+        }
+
+    def to_json(self) -> str:
+        """Return the statement as JSON text."""
+        return json.dumps(self.to_dict(), indent=2, allow_nan=True)
+
+    def _promise(self) -> str:
+        if not self.private:
+            return (
+                "seeded: not a private release. The noise follows from a seed, so whoever knows "
+                "the seed can remove it. The figures below are what the same run would guarantee "
+                "with its noise from the secure source, which is the default."
+            )
+        return (
+            f"The trained model is ({up(self.epsilon)}, {self.delta:.3g})-differentially private. "
+            f"In words: leave any one {self.unit} out, and every possible outcome becomes at most "
+            f"e^{up(self.epsilon, 3)} times more or less likely, but for a chance of about "
+            f"{self.delta:.1g} that this fails. The smaller the first number, the less anyone can "
+            "learn about a single one, however much they know already."
+            if self.relation == events.ADD_OR_REMOVE
+            else f"The trained model is ({up(self.epsilon)}, {self.delta:.3g})-differentially "
+            f"private. In words: exchange any one {self.unit} for another, and every possible "
+            f"outcome becomes at most e^{up(self.epsilon, 3)} times more or less likely, but for a "
+            f"chance of about {self.delta:.1g} that this fails."
+        )
+
+    def _spent(self) -> list[str]:
+        """Return one line for each run and purpose, alike events counted together."""
+        lines = []
+        groups: dict[tuple[str, str], list[Charge]] = {}
+        for charge in self.charges:
+            groups.setdefault((charge.run, charge.purpose), []).append(charge)
+        for (run, purpose), members in groups.items():
+            count = sum(member.count for member in members)
+            what = events.describe(members[0].event)
+            if len(members) > 1:
+                what += f", and {len(members) - 1} other settings"
+            mark = " (this run)" if run == self.run else ""
+            lines.append(f"{purpose}, run {run}{mark}: {count:,} releases; {what}.")
+        return lines or ["nothing"]
+
+    def __str__(self) -> str:
+        relation = _RELATIONS[self.relation].format(unit=self.unit)
+        budget = (
+            "none was set"
+            if self.budget is None
+            else f"epsilon {self.budget.epsilon:g} at delta {self.budget.delta:g}"
+        )
+        facts = [
+            ("Data set", self.dataset),
+            ("Protects", f"each {self.unit}: {relation}"),
+            ("Epsilon", f"{up(self.epsilon)} for everything on the ledger"),
+            ("", f"{up(self.run_epsilon)} for this run alone"),
+            ("Delta", f"{self.delta:.3g}"),
+            ("Budget", budget),
+            ("Computed by", _ACCOUNTANTS[self.accountant]),
+            ("Method", self.method),
+            ("Progress", self.progress),
+            ("Sampling", self.sampling),
+            ("Noise", self.noise),
+            ("Ledger", self.ledger),
+        ]
+        parts = ["PRIVACY STATEMENT", "", _wrap(self._promise()), ""]
+        parts += [_wrap(value, f"{name:<12} ") for name, value in facts]
+        sections: Sequence[tuple[str, Sequence[str]]] = (
+            ("Charged so far", self._spent()),
+            ("This rests on", self.assumptions),
+            ("This does not cover", self.not_covered),
+        )
+        for title, items in sections:
+            parts += ["", f"{title}:"] + [_wrap(item, "  - ") for item in items]
+        return "\n".join(parts)
+
+
+def up(value: float, digits: int = 4) -> str:
+    """Return a number to so many significant digits, never below its value.
+
+    Example:
+        >>> from privada.accounting.statement import up
+        >>> up(1.99941), up(2.0)
+        ('2', '2')
+        >>> up(0.123401)
+        '0.1235'
+    """
+    if not math.isfinite(value) or value <= 0:
+        return f"{value:g}"
+    shown = f"{value:.{digits}g}"
+    if float(shown) >= value:
+        return shown
+    unit = 10.0 ** (math.floor(math.log10(value)) - digits + 1)
+    return f"{(math.floor(value / unit) + 1) * unit:.{digits}g}"
+
+
+def _wrap(text: str, lead: str = "") -> str:
+    return textwrap.fill(
+        text, _WIDTH, initial_indent=lead, subsequent_indent=" " * len(lead), break_long_words=False
+    )

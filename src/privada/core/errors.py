@@ -1,0 +1,37 @@
+"""The errors a user can meet: each says the name, the value, the requirement and the remedy."""
+
+
+class PrivadaError(Exception):
+    """Base of every error that Privada raises on purpose."""
+
+
+class ArgumentError(PrivadaError, ValueError):
+    """An argument has a value that cannot be used."""
+
+
+class DataError(PrivadaError, ValueError):
+    """The private data cannot be used as given; nothing was charged."""
+
+
+class ModelError(PrivadaError, ValueError):
+    """The model cannot be trained privately as it is."""
+
+
+class EventError(PrivadaError, ValueError):
+    """An accountant was asked for the cost of something it cannot account for."""
+
+
+class LedgerError(PrivadaError):
+    """The ledger cannot be read or written; no release was made."""
+
+
+class BudgetExceeded(LedgerError):
+    """The charge would exceed the ledger's budget; it was refused before any data was read."""
+
+
+class CheckpointError(PrivadaError):
+    """A checkpoint cannot be read, or belongs to another run."""
+
+
+class PrivateValueError(PrivadaError):
+    """A value that was asked for is private and has not been released."""

@@ -1,0 +1,49 @@
+"""The two values that carry the guarantee from the data to the model."""
+
+from dataclasses import dataclass, replace
+
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class ClippedSum:
+    """A sum over a batch in which each record's part has a norm of at most `sensitivity`.
+
+    Guarantee: adding or removing one record moves `value` by at most `sensitivity` in Euclidean
+    norm. The value itself is private; only a noise source may turn it into a `Release`. Only
+    `privada.clipping` makes one.
+    """
+
+    value: Tensor
+    sensitivity: float
+
+    def __repr__(self) -> str:
+        return f"ClippedSum(<private>, sensitivity={self.sensitivity})"
+
+
+@dataclass(frozen=True)
+class Release:
+    """A clipped sum with Gaussian noise: public from here on, whatever is done with it.
+
+    `value` is the noisy sum in the whitened space, `noise_std` the standard deviation of the
+    noise in each of its coordinates, `batch_size` the public expected batch size. Only
+    `privada.noise` makes one.
+    """
+
+    value: Tensor
+    noise_std: float
+    batch_size: float
+    scale: Tensor | None = None
+    shift: Tensor | None = None
+
+    @property
+    def gradient(self) -> Tensor:
+        """The released estimate of the average gradient, restored where the geometry says so."""
+        mean = self.value / self.batch_size
+        if self.scale is not None:
+            mean = mean * self.scale
+        return mean if self.shift is None else mean + self.shift
+
+    def restored(self, scale: Tensor | None, shift: Tensor | None) -> "Release":
+        """Return this release with the scale and shift that undo the whitening."""
+        return replace(self, scale=scale, shift=shift)

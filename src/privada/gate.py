@@ -1,0 +1,160 @@
+"""The gate: the one way from private records to a release."""
+
+import os
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from dp_accounting import DpEvent
+
+from privada import data
+from privada.accounting import Ledger
+from privada.accounting.events import Tally
+from privada.clipping import Batch, Engine
+from privada.core.randomness import Bits
+from privada.core.tensors import Parameters
+from privada.core.validation import positive
+from privada.core.values import ClippedSum, Release
+from privada.geometry import Geometry, Whitening
+from privada.noise import GaussianNoise
+from privada.sampling import Sampler
+
+# Durable commits may take this share of a run's time; blocks of charges grow until they do.
+_SHARE_OF_TIME = 0.01
+_LARGEST_BLOCK = 64
+
+
+class Gate:
+    """Owns the private records, the sampler, the engine, the noise and the ledger's account.
+
+    A method sees `query` alone. One query is: charge the ledger durably, draw the records, clip,
+    add noise, release.
+
+    Guarantee: no release without its charge; every release passes ClippedSum and noise. Charges are
+    made in small blocks; what a crash leaves of a block stays charged. A copy, a pickle or a fork
+    of a gate owns no part of a block and pays for itself.
+
+    Edge cases: an empty draw releases noise alone. A record that cannot be read, or on which the
+    model fails, counts as zero, since an exception would tell that it is there; if the model fails
+    on a made-up example as well, the fault is not the data's and the exception is raised.
+    """
+
+    def __init__(
+        self,
+        *,
+        records: data.Records,
+        engine: Engine,
+        parameters: Parameters,
+        sampler: Sampler,
+        sampling_bits: Bits,
+        noise: GaussianNoise,
+        ledger: Ledger,
+        run: str,
+        clip: float,
+        batch_size: float,
+        purpose: str = "training",
+        upcoming: Callable[[int], Mapping[DpEvent, int]] | None = None,
+    ) -> None:
+        self._records, self._engine, self._parameters = records, engine, parameters
+        self._sampler, self._sampling_bits, self._noise = sampler, sampling_bits, noise
+        self._ledger, self._run, self._purpose = ledger, run, purpose
+        self._clip, self._batch_size = positive("clip", clip), positive("batch_size", batch_size)
+        self._upcoming = upcoming
+        self._made_up = data.made_up(records)
+        self._laid_out: tuple[Geometry, Whitening] | None = None
+        self._disown()
+
+    # ------------------------------------------------------------------ paying
+
+    def _disown(self) -> None:
+        """Own no reserved charges: what a copy of this gate holds is not its to use."""
+        self._reserved: Tally = Counter()
+        self._pid = os.getpid()
+        self._lock = threading.RLock()
+        self._block, self._last_commit = 1, 0.0
+
+    def __getstate__(self) -> dict[str, Any]:
+        state = self.__dict__.copy()
+        del state["_reserved"], state["_lock"]
+        return state
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._disown()
+
+    def _pay(self, event: DpEvent) -> None:
+        """Use up one reserved charge of `event`, reserving a block of them first if need be."""
+        if self._pid != os.getpid():
+            self._disown()
+        with self._lock:
+            if self._reserved[event] == 0:
+                self._reserve(event)
+            self._reserved[event] -= 1
+
+    def _reserve(self, event: DpEvent) -> None:
+        plan = Counter(self._upcoming(-1)) if self._upcoming else Counter({event: 1})
+        block = Counter(self._upcoming(self._block)) if self._upcoming else Counter({event: 1})
+        if block[event] == 0:  # not what was planned: pay for this one alone
+            plan, block = Counter({event: 1}), Counter({event: 1})
+        started = time.perf_counter()
+        self._ledger.charge(block, run=self._run, purpose=self._purpose, plan=plan)
+        now = time.perf_counter()
+        self._reserved.update(block)
+        if self._last_commit and now - started > _SHARE_OF_TIME * (now - self._last_commit):
+            self._block = min(_LARGEST_BLOCK, 2 * self._block)
+        elif now - started < _SHARE_OF_TIME / 4 * (now - self._last_commit):
+            self._block = max(1, self._block // 2)
+        self._last_commit = now
+
+    def settle(self) -> None:
+        """Return the charges that were reserved and not used."""
+        if self._pid != os.getpid():
+            self._disown()
+        with self._lock:
+            unused = +self._reserved
+            self._reserved = Counter()
+            self._ledger.refund(unused, run=self._run, purpose=self._purpose)
+
+    # ------------------------------------------------------------------ asking
+
+    def query(self, geometry: Geometry, noise_multiplier: float) -> Release:
+        """Return a release of the clipped sum of gradients at the model's current parameters.
+
+        Raises:
+            BudgetExceeded: before any record is read.
+            LedgerError: before any record is read.
+        """
+        whitening = self._lay_out(geometry)
+        self._pay(self._sampler.event(positive("noise_multiplier", noise_multiplier)))
+        clipped = self._clipped(self._sampler.draw(self._sampling_bits), whitening)
+        release = self._noise.release(clipped, noise_multiplier, self._batch_size)
+        return geometry.restore(release, whitening)
+
+    def _lay_out(self, geometry: Geometry) -> Whitening:
+        if self._laid_out is None or self._laid_out[0] is not geometry:
+            self._laid_out = geometry, geometry.on(self._parameters)
+        return self._laid_out[1]
+
+    def _clipped(self, indices: data.Indices, whitening: Whitening) -> ClippedSum:
+        try:
+            batch = self._records.fetch(indices) if indices.size else None
+            return self._engine.clipped_sum(batch, whitening, self._clip)
+        except Exception:
+            # If this fails as well, the fault is not the data's and may be told.
+            self._engine.clipped_sum(self._made_up, whitening, self._clip)
+            return self._one_by_one(indices, whitening)
+
+    def _one_by_one(self, indices: data.Indices, whitening: Whitening) -> ClippedSum:
+        total = self._engine.clipped_sum(None, whitening, self._clip)
+        for batch in data.usable(self._records, indices):
+            self._add(total, batch, whitening)
+        return total
+
+    def _add(self, total: ClippedSum, batch: Batch, whitening: Whitening) -> None:
+        try:
+            one = self._engine.clipped_sum(batch, whitening, self._clip)
+        except Exception:
+            return
+        total.value.add_(one.value)

@@ -1,0 +1,117 @@
+"""Diagonal geometries: one scale and one shift for each coordinate."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from privada.core.errors import ArgumentError
+from privada.core.tensors import Parameters
+from privada.core.values import Release
+
+Scales = Mapping[str, Tensor] | Tensor | float
+
+
+@dataclass(frozen=True)
+class Whitening:
+    """A geometry laid out for one model: flat scale and shift, None where they are 1 and 0."""
+
+    scale: Tensor | None
+    shift: Tensor | None
+
+
+@dataclass(frozen=True, eq=False)
+class Geometry:
+    """A diagonal geometry: gradients are clipped and noised as u = (g - shift) / scale.
+
+    `restores` says whether a release is mapped back by v = scale * r / B + shift, or used as it
+    is. `source` says in words where the values come from; the statement repeats it.
+    """
+
+    scale: Scales | None = None
+    shift: Scales | None = None
+    restores: bool = False
+    source: str = ""
+
+    def on(self, parameters: Parameters) -> Whitening:
+        """Return the geometry laid out over a model's parameters."""
+        scale = _flat("scales", self.scale, parameters)
+        if scale is not None and not bool((scale > 0).all()):
+            raise ArgumentError(
+                f"Expected every scale > 0, got a smallest scale of {float(scale.min()):g}. "
+                "Add a small positive constant."
+            )
+        return Whitening(scale, _flat("shift", self.shift, parameters))
+
+    def restore(self, release: Release, whitening: Whitening) -> Release:
+        """Return the release, mapped back to the space of gradients if this geometry does so."""
+        return release.restored(whitening.scale, whitening.shift) if self.restores else release
+
+
+def _flat(name: str, values: Scales | None, parameters: Parameters) -> Tensor | None:
+    if values is None:
+        return None
+    if isinstance(values, Mapping):
+        flat = parameters.layout.join({k: torch.as_tensor(v) for k, v in values.items()})
+    else:
+        flat = torch.as_tensor(values)
+        if flat.ndim > 1 or flat.numel() not in (1, parameters.size):
+            raise ArgumentError(
+                f"Expected {name} to be a number, a vector of {parameters.size} entries or a map "
+                f"from parameter names to tensors, got a tensor of shape {tuple(flat.shape)}."
+            )
+        flat = flat.expand(parameters.size)
+    flat = flat.to(parameters.device, parameters.dtype)
+    if not bool(torch.isfinite(flat).all()):
+        raise ArgumentError(f"Expected finite {name}, got a NaN or an infinity among them.")
+    return flat
+
+
+def isotropic() -> Geometry:
+    """Return the ordinary geometry: every coordinate alike.
+
+    Guarantee: the sum moves by at most the clip norm when a record is added or removed.
+
+    Example:
+        >>> import privada as pv
+        >>> pv.geometry.isotropic().scale is None
+        True
+
+    Reference: Abadi et al. (2016), Deep Learning with Differential Privacy, Algorithm 1.
+    """
+    return Geometry()
+
+
+def diagonal(
+    scales: Scales,
+    *,
+    shift: Scales | None = None,
+    restore: bool = False,
+    source: str = "scales given by the user and declared public",
+) -> Geometry:
+    """Return a geometry with a scale, and optionally a shift, for each coordinate.
+
+    Each per-example gradient is whitened, u = (g - shift) / scale, then clipped and noised there.
+    With `restore` the release is mapped back, v = scale * r / B + shift. Values are a number, a
+    vector over all trainable parameters, or a map from parameter names to tensors that broadcast
+    to the parameters' shapes.
+
+    Guarantee: the whitened sum moves by at most the clip norm, whatever the scales; provided that
+    scales and shift do not depend on the private data except through releases. `source` states
+    that assumption in the statement.
+
+    Edge cases: scales must be finite and positive.
+
+    Example:
+        >>> import torch, privada as pv
+        >>> model = torch.nn.Linear(3, 1)
+        >>> shape = pv.geometry.diagonal({"weight": torch.tensor([1.0, 2.0, 4.0]),
+        ...                               "bias": torch.tensor(1.0)})
+        >>> shape.restores
+        False
+
+    Reference: Li et al. (2022), Private Adaptive Optimization with Side Information (000),
+    Algorithm 1; Asi et al. (2021), Private Adaptive Gradient Methods (004), Algorithms 1 and 2.
+    """
+    return Geometry(scales, shift, restore, source)

@@ -1,0 +1,6 @@
+"""Gaussian noise that nobody can predict, and how it changes from step to step."""
+
+from privada.noise.gaussian import GaussianNoise
+from privada.noise.schedules import Schedule, constant
+
+__all__ = ["GaussianNoise", "Schedule", "constant"]

@@ -1,0 +1,28 @@
+"""Noise schedules: how the multiplier changes from step to step, fixed before the first."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """The factor by which each step's noise multiplier differs from the calibrated one.
+
+    `factors` is empty for a constant schedule, else it has one entry per step.
+    """
+
+    factors: tuple[float, ...] = ()
+
+    def factor(self, step: int) -> float:
+        """Return the factor of a step, counted from 0."""
+        return self.factors[step] if self.factors else 1.0
+
+
+def constant() -> Schedule:
+    """Return the schedule in which every step has the same noise multiplier.
+
+    Example:
+        >>> from privada.noise import constant
+        >>> constant().factor(12)
+        1.0
+    """
+    return Schedule()

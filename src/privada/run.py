@@ -1,0 +1,378 @@
+"""One run on private data: its plan, its price, its gate and its statement."""
+
+import math
+import os
+import warnings
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from dp_accounting import DpEvent
+from torch import nn
+
+from privada import data as private_data
+from privada.accounting import Budget, Ledger, Statement, epsilon_of, events
+from privada.accounting.accountants import accountant_for
+from privada.accounting.calibration import least_noise
+from privada.accounting.events import Tally
+from privada.clipping import make_engine, refuse_mixing_layers
+from privada.clipping.engine import Loss, call
+from privada.clipping.layers import refuse_mixing_models
+from privada.core.errors import ArgumentError, BudgetExceeded, ModelError
+from privada.core.randomness import make_bits
+from privada.core.tensors import Parameters
+from privada.core.validation import one_of, positive, probability, whole
+from privada.core.values import Release
+from privada.gate import Gate
+from privada.geometry import Geometry
+from privada.noise import GaussianNoise, Schedule
+from privada.sampling import FixedSize, Poisson, Sampler
+
+SAMPLING = ("poisson", "fixed-size")
+# Distinct points per doubling at which a run's epsilon is computed for its history.
+_POINTS_PER_OCTAVE = 16
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What a user asks of a run, beside the model, the loss and the data."""
+
+    batch_size: float
+    epochs: float | None
+    steps: int | None
+    budget: Budget | None
+    noise_multiplier: float | None
+    delta: float | None
+    sampling: str
+    ledger: Ledger | str | os.PathLike[str] | None
+    seed: int | None
+    population: int | None
+    unit: str
+    engine: str
+
+    def __post_init__(self) -> None:
+        positive("batch_size", self.batch_size)
+        one_of("sampling", self.sampling, SAMPLING)
+        if (self.budget is None) == (self.noise_multiplier is None):
+            raise ArgumentError(
+                "Expected exactly one of budget and noise_multiplier, got "
+                f"{'neither' if self.budget is None else 'both'}. With budget=pv.Budget(epsilon, "
+                "delta) the noise is calibrated; with noise_multiplier the epsilon is reported."
+            )
+        if self.budget is not None and not isinstance(self.budget, Budget):
+            raise ArgumentError(
+                f"Expected budget to be a Budget, got budget={self.budget!r}. "
+                "Write pv.Budget(epsilon, delta)."
+            )
+        if self.noise_multiplier is not None:
+            positive("noise_multiplier", self.noise_multiplier)
+        if (self.epochs is None) == (self.steps is None):
+            raise ArgumentError(
+                "Expected exactly one of epochs and steps, got "
+                f"{'neither' if self.epochs is None else 'both'}."
+            )
+        if self.epochs is not None:
+            positive("epochs", self.epochs)
+        if self.steps is not None:
+            whole("steps", self.steps)
+        if self.delta is not None:
+            probability("delta", self.delta)
+            if self.budget is not None and self.delta != self.budget.delta:
+                raise ArgumentError(
+                    f"Expected delta to be left out or equal to the budget's "
+                    f"({self.budget.delta}), got delta={self.delta}."
+                )
+        if self.population is not None:
+            whole("population", self.population)
+        if self.seed is not None:
+            whole("seed", self.seed, least=0)
+
+
+class Run:
+    """A run: everything between the private records and the method, and the bill.
+
+    `factors` has the relative noise multiplier of each query, or one entry for all of them.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        loss: Loss,
+        data: Any,
+        settings: Settings,
+        *,
+        clip: float,
+        schedule: Schedule,
+        queries: int,
+        name: str,
+        run: str | None = None,
+        done: int = 0,
+    ) -> None:
+        if not isinstance(model, nn.Module):
+            raise ArgumentError(f"Expected model to be a torch.nn.Module, got {model!r}.")
+        if not callable(loss):
+            raise ArgumentError(
+                f"Expected loss to be a torch loss or a function of (output, target), got {loss!r}."
+            )
+        refuse_mixing_layers(model)
+        self.settings, self.name = settings, name
+        self.parameters = Parameters(model)
+        self.records = private_data.load(data, self.parameters.dtype, self.parameters.device)
+        self.sampler = self._make_sampler()
+        self.steps = settings.steps or math.ceil(
+            settings.epochs * self.population / settings.batch_size  # type: ignore[operator]
+        )
+        if schedule.factors and len(schedule.factors) != self.steps:
+            raise ArgumentError(
+                f"Expected the noise schedule to have one factor for each of the {self.steps} "
+                f"steps, got {len(schedule.factors)}."
+            )
+        self._schedule, self._queries = schedule, queries
+        self.done = done * queries
+        self._try_model(model, loss)
+        self.ledger = self._open_ledger()
+        self.delta = self._find_delta()
+        self.run = run or f"{name}-{os.urandom(4).hex()}"
+        self.accountant = accountant_for(events.relation(self.sampler.event(1.0)))
+        self.noise_multiplier = self._calibrate()
+        self._check_affordable(resumed=run is not None)
+        self._before: Tally = self._others()
+        self.noise = GaussianNoise(make_bits(settings.seed, "noise"))
+        self.sampling_bits = make_bits(settings.seed, "sampling")
+        self._epsilons: dict[int, float] = {}
+        self.gate = Gate(
+            records=self.records,
+            engine=self._engine,
+            parameters=self.parameters,
+            sampler=self.sampler,
+            sampling_bits=self.sampling_bits,
+            noise=self.noise,
+            ledger=self.ledger,
+            run=self.run,
+            clip=clip,
+            batch_size=settings.batch_size,
+            upcoming=lambda count: self.planned(self.done, count),
+        )
+
+    # ------------------------------------------------------------------ setting up
+
+    @property
+    def population(self) -> int:
+        """The public number of records."""
+        return self.settings.population or self.records.size
+
+    def _make_sampler(self) -> Sampler:
+        settings = self.settings
+        if settings.batch_size > self.population:
+            raise ArgumentError(
+                f"Expected batch_size <= the number of records ({self.population}), got "
+                f"batch_size={settings.batch_size}."
+            )
+        if settings.sampling == "poisson":
+            return Poisson(self.records.size, settings.batch_size / self.population)
+        if settings.population is not None:
+            raise ArgumentError(
+                "Expected population=None for fixed-size sampling, whose rate needs the true "
+                "number of records. Use sampling='poisson'."
+            )
+        size = settings.batch_size
+        return FixedSize(self.records.size, int(size) if float(size).is_integer() else size)  # type: ignore[arg-type]
+
+    def _try_model(self, model: nn.Module, loss: Loss) -> None:
+        """Run the model on made-up examples, so that faults show before anything is charged."""
+        example = private_data.made_up(self.records)
+        training = model.training
+        model.train()
+        try:
+            self._engine = make_engine(self.settings.engine, model, loss, self.parameters, example)
+            refuse_mixing_models(model, example)
+            with torch.no_grad(), torch.random.fork_rng(devices=[]):
+                outputs = call(model, example.inputs)
+        finally:
+            model.train(training)
+        if isinstance(outputs, torch.Tensor):
+            private_data.check_ranges(self.records, model, loss, outputs)
+        else:
+            raise ModelError(f"Expected the model to return a tensor, got {type(outputs)}.")
+
+    def _open_ledger(self) -> Ledger:
+        given = self.settings.ledger
+        if isinstance(given, Ledger):
+            return given
+        if given is None:
+            return Ledger(None, self.settings.budget)
+        if not isinstance(given, (str, os.PathLike)):
+            raise ArgumentError(
+                f"Expected ledger to be a Ledger or the path of one, got ledger={given!r}."
+            )
+        return Ledger(given, None if Path(given).exists() else self.settings.budget)
+
+    def _find_delta(self) -> float:
+        budget = self.settings.budget or self.ledger.budget
+        delta = self.settings.delta or (None if budget is None else budget.delta)
+        if delta is None:
+            raise ArgumentError(
+                "Expected delta, got delta=None. With noise_multiplier, give the delta at which "
+                "epsilon is to be reported, well below 1 / n."
+            )
+        if delta >= 1 / self.population:
+            warnings.warn(
+                f"delta={delta:g} is not below 1 / n = {1 / self.population:.3g}: it would allow "
+                "publishing a whole record now and then. Choose a smaller delta.",
+                stacklevel=5,
+            )
+        return delta
+
+    def _calibrate(self) -> float:
+        settings = self.settings
+        if settings.noise_multiplier is not None:
+            return float(settings.noise_multiplier)
+        assert settings.budget is not None
+
+        def cost(sigma: float) -> float:
+            return epsilon_of(self.planned(0, -1, sigma), self.delta, self.accountant)
+
+        return least_noise(cost, settings.budget.epsilon, str(settings.budget))
+
+    def _check_affordable(self, resumed: bool) -> None:
+        """Raise before the first step if the ledger cannot pay for the whole run.
+
+        A resumed run may have lost a block of charges to a crash: one more step is enough for it.
+        """
+        plan = self.planned(self.done, 1 if resumed else -1)
+        if self.ledger.budget is None or not plan:
+            return
+        after = self.ledger.totals() + plan
+        cost = epsilon_of(
+            after, self.ledger.budget.delta, accountant_for(events.common_relation(after))
+        )
+        if cost <= self.ledger.budget.epsilon:
+            return
+        spent = self.ledger.epsilon()
+        raise BudgetExceeded(
+            f"Expected the run to fit the budget of {self.ledger!r}, but {spent:.4g} is spent and "
+            f"the run's {sum(plan.values())} releases would make it {cost:.4g}. Take fewer steps, "
+            "more noise or a smaller batch. Nothing was charged."
+        )
+
+    def _others(self) -> Tally:
+        """Return what the ledger holds from other runs."""
+        others: Tally = Counter()
+        for charge in self.ledger.charges():
+            if charge.run != self.run:
+                others[charge.event] += charge.count
+        return others
+
+    # ------------------------------------------------------------------ running
+
+    def multiplier(self, step: int) -> float:
+        """Return the noise multiplier of a step, counted from 0."""
+        return self.noise_multiplier * self._schedule.factor(step)
+
+    def planned(self, start: int, count: int, sigma: float | None = None) -> Tally:
+        """Return the tally of `count` queries from query `start` on, all that are left for -1."""
+        base = self.noise_multiplier if sigma is None else sigma
+        total = self.steps * self._queries
+        end = total if count < 0 else min(total, start + count)
+        if end <= start:
+            return Counter()
+        if not self._schedule.factors:
+            return Counter({self.sampler.event(base): end - start})
+        return Counter(
+            self.sampler.event(base * self._schedule.factor(query // self._queries))
+            for query in range(start, end)
+        )
+
+    def query(self, geometry: Geometry, step: int) -> Release:
+        """Return a release for a step."""
+        release = self.gate.query(geometry, self.multiplier(step))
+        self.done += 1
+        return release
+
+    # ------------------------------------------------------------------ the bill
+
+    def epsilon(self, delta: float | None = None) -> float:
+        """Return the epsilon of everything charged on the ledger."""
+        return self.ledger.epsilon(self.delta if delta is None else probability("delta", delta))
+
+    def epsilon_after(self, step: int, exactly: bool = False) -> float:
+        """Return the epsilon of what other runs had charged and this run's first `step` steps.
+
+        Unless `exactly`, of up to a twentieth more steps: an upper bound that is computed for a few
+        hundred steps only, however long the run is.
+        """
+        queries = step * self._queries
+        if not exactly and queries > 2 * _POINTS_PER_OCTAVE:
+            grain = 2 ** (queries.bit_length() - 1 - _POINTS_PER_OCTAVE.bit_length() + 1)
+            queries = min(-(-queries // grain) * grain, max(queries, self.steps * self._queries))
+        if queries not in self._epsilons:
+            tally = self._before + self.planned(0, queries)
+            accountant = accountant_for(events.common_relation(tally))
+            self._epsilons[queries] = epsilon_of(tally, self.delta, accountant)
+        return self._epsilons[queries]
+
+    def own_tally(self) -> Mapping[DpEvent, int]:
+        """Return what this run has been charged."""
+        own: Tally = Counter()
+        for charge in self.ledger.charges():
+            if charge.run == self.run:
+                own[charge.event] += charge.count
+        return own
+
+    def statement(self, method: str, steps_done: int, assumptions: Sequence[str]) -> Statement:
+        """Return the statement of the run as it stands."""
+        ledger = self.ledger
+        totals = ledger.totals()
+        where = "in memory: gone with this process" if ledger.path is None else str(ledger.path)
+        return Statement(
+            private=self.noise.secure,
+            dataset=ledger.dataset,
+            unit=self.settings.unit,
+            relation=events.common_relation(totals or [self.sampler.event(1.0)]),
+            epsilon=self.epsilon(),
+            delta=self.delta,
+            run=self.run,
+            run_epsilon=epsilon_of(self.own_tally(), self.delta, self.accountant),
+            accountant=self.accountant,
+            budget=ledger.budget,
+            ledger=where,
+            method=method,
+            sampling=self.sampler.describe(),
+            noise=self.noise.describe(),
+            progress=f"{steps_done:,} of {self.steps:,} steps",
+            charges=ledger.charges(),
+            assumptions=(*self._assumptions(), *assumptions),
+        )
+
+    def _assumptions(self) -> list[str]:
+        unit, settings = self.settings.unit, self.settings
+        if settings.population is None:
+            public = (
+                f"The number of records, {self.population:,}, is public: it sets the sampling rate."
+            )
+        else:
+            public = (
+                f"The sampling rate is set from a public population of {settings.population:,}, "
+                "not from the number of records."
+            )
+        listed = [
+            f"Each {unit} is one row of the data and shares no row with another.",
+            public,
+            "The model's first parameters, the method, its settings and the number of steps were "
+            "chosen without looking at these records, or by looks that this ledger lists.",
+            "The records' shapes and types, and the range of labels and token numbers, are public.",
+        ]
+        if self.ledger.path is None:
+            listed.append(
+                "The ledger is in memory: runs on the same data elsewhere are not counted here. "
+                "Give the trainer a ledger file to add them up."
+            )
+        if not self.noise.secure:
+            listed.append(
+                "seeded: not a private release. Sampling and noise follow from a seed that is "
+                "known to whoever set it."
+            )
+        return listed

@@ -1,0 +1,337 @@
+"""The trainer: a model, a loss, private data and a method, through the gate."""
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+
+from privada import checkpoint
+from privada.accounting import Budget, Ledger, Statement
+from privada.clipping.engine import Loss
+from privada.core.errors import ArgumentError, CheckpointError
+from privada.core.randomness import SeededBits
+from privada.core.validation import whole
+from privada.methods import Method
+from privada.run import Run, Settings
+
+
+@dataclass(frozen=True)
+class Step:
+    """What is known of one step: nothing in it comes from private data without noise.
+
+    `epsilon` is that of everything charged up to this step, rounded up in long runs to one of
+    some hundred values.
+    """
+
+    step: int
+    lr: float
+    noise_multiplier: float
+    epsilon: float
+
+
+class Trainer:
+    """Trains a model in place under differential privacy, and keeps the bill.
+
+    Args:
+        model: any torch module that treats examples one by one.
+        loss: a torch loss, module or function of (output, target); it is taken per example.
+        data: a map-style Dataset of (input, target), or a pair of arrays, tensors or SciPy
+            sparse matrices.
+        method: how to train, such as `pv.methods.DPSGD(lr=0.1, clip=1.0)`.
+        batch_size: the expected number of records in a step.
+        epochs, steps: how long, exactly one of them; epochs means ceil(epochs n / batch_size)
+            steps.
+        budget: what this run may cost; the noise is calibrated to it.
+        noise_multiplier: the noise, as a multiple of the clip norm; epsilon is then reported at
+            `delta`. Give exactly one of `budget` and `noise_multiplier`.
+        sampling: "poisson" (add-or-remove-one) or "fixed-size" (replace-one).
+        ledger: a `Ledger` or the path of one; by default one in memory.
+        seed: makes sampling and noise reproducible, and the release not private.
+        population: a public figure to use instead of the number of records.
+        unit: what one record stands for, in the statement's words.
+        resume: a checkpoint to go on from.
+        engine: for experts and tests: "auto", "vmap" or "loop".
+
+    Guarantee: the sequence of all models during training, and everything derived from it, is
+    (epsilon, delta)-differentially private as `statement()` says, `epsilon()` being that of
+    everything on the ledger. Nothing else about the records leaves: no loss, no batch size, no
+    exception that depends on them.
+
+    Edge cases: steps whose batch is empty add noise alone. A batch norm is refused. A run that the
+    ledger cannot pay for is refused before the first step; one that is resumed after a crash
+    trains until the budget ends.
+
+    Example:
+        >>> import privada as pv, torch
+        >>> from sklearn.datasets import load_breast_cancer
+        >>> x, y = load_breast_cancer(return_X_y=True)
+        >>> x = (x / x.max(axis=0)).astype("float32")
+        >>> trainer = pv.Trainer(
+        ...     torch.nn.Linear(30, 2), torch.nn.CrossEntropyLoss(), (x, y),
+        ...     method=pv.methods.DPSGD(lr=1.0, clip=1.0),
+        ...     batch_size=64, epochs=2, budget=pv.Budget(epsilon=2.0, delta=1e-4),
+        ... ).fit()
+        >>> trainer.epsilon() <= 2.0
+        True
+
+    Reference: Abadi et al. (2016), Deep Learning with Differential Privacy, Algorithm 1, for the
+    loop; each method cites its own paper.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        loss: Loss,
+        data: Any,
+        *,
+        method: Method,
+        batch_size: float,
+        epochs: float | None = None,
+        steps: int | None = None,
+        budget: Budget | None = None,
+        noise_multiplier: float | None = None,
+        delta: float | None = None,
+        sampling: str = "poisson",
+        ledger: Ledger | str | os.PathLike[str] | None = None,
+        seed: int | None = None,
+        population: int | None = None,
+        unit: str = "record",
+        resume: str | os.PathLike[str] | None = None,
+        engine: str = "auto",
+    ) -> None:
+        if not isinstance(method, Method):
+            raise ArgumentError(
+                f"Expected method to be a method such as pv.methods.DPSGD(lr=0.1), got "
+                f"method={method!r}."
+            )
+        settings = Settings(
+            batch_size=batch_size,
+            epochs=epochs,
+            steps=steps,
+            budget=budget,
+            noise_multiplier=noise_multiplier,
+            delta=delta,
+            sampling=sampling,
+            ledger=ledger,
+            seed=seed,
+            population=population,
+            unit=unit,
+            engine=engine,
+        )
+        self.model, self.method = model, method
+        self._parts = method.parts()
+        self._fingerprint = {
+            "method": method.describe(),
+            "batch_size": float(batch_size),
+            "epochs": epochs,
+            "steps": steps,
+            "sampling": sampling,
+            "budget": None if budget is None else [budget.epsilon, budget.delta],
+            "noise_multiplier": noise_multiplier,
+            "seed": seed,
+        }
+        saved = None if resume is None else checkpoint.read(resume, self._fingerprint)
+        self._step = 0 if saved is None else whole("step", saved["step"], least=0)
+        self._run = Run(
+            model,
+            loss,
+            data,
+            settings,
+            clip=method.clip,
+            schedule=self._parts.schedule,
+            queries=self._parts.controller.queries,
+            name=method.name,
+            run=None if saved is None else saved["run"],
+            done=self._step,
+        )
+        self._rule_state = self._parts.rule.init(self._run.parameters)
+        self._controller_state = self._parts.controller.init()
+        self._rates: list[float] = []
+        if saved is not None:
+            self._restore(saved)
+
+    # ------------------------------------------------------------------ training
+
+    @property
+    def steps(self) -> int:
+        """The number of steps of the whole run."""
+        return self._run.steps
+
+    @property
+    def steps_done(self) -> int:
+        """The number of steps taken."""
+        return self._step
+
+    @property
+    def noise_multiplier(self) -> float:
+        """The calibrated or given noise multiplier."""
+        return self._run.noise_multiplier
+
+    @property
+    def ledger(self) -> Ledger:
+        """The ledger that the run is charged to."""
+        return self._run.ledger
+
+    def step(self) -> "Trainer":
+        """Take one step of the method.
+
+        Raises:
+            BudgetExceeded: the ledger cannot pay for it; the model is as it was.
+            ArgumentError: the run has taken all its steps.
+        """
+        if self._step >= self.steps:
+            raise ArgumentError(
+                f"Expected at most the planned {self.steps} steps, all of which are taken. "
+                "Plan more steps when making the trainer: the noise depends on it."
+            )
+        number, parts = self._step, self._parts
+        with self._training_mode():
+            self._rule_state, self._controller_state, lr = parts.controller.iterate(
+                lambda: self._run.query(parts.geometry, number),
+                parts.rule,
+                self._run.parameters,
+                self._rule_state,
+                self._controller_state,
+                number,
+            )
+        self._step += 1
+        self._rates.append(lr)
+        return self
+
+    def fit(
+        self,
+        progress: bool = False,
+        checkpoint: str | os.PathLike[str] | None = None,
+        checkpoint_steps: int = 1000,
+    ) -> "Trainer":
+        """Take all remaining steps.
+
+        With `progress`, show a bar. With `checkpoint`, save there every `checkpoint_steps` steps,
+        at the end, and when interrupted.
+        """
+        whole("checkpoint_steps", checkpoint_steps)
+        try:
+            with _bar(progress, self) as advance:
+                while self._step < self.steps:
+                    self.step()
+                    advance()
+                    if checkpoint is not None and self._step % checkpoint_steps == 0:
+                        self.save(checkpoint)
+        finally:
+            self._run.gate.settle()
+            if checkpoint is not None:
+                self.save(checkpoint)
+        return self
+
+    @contextmanager
+    def _training_mode(self) -> Iterator[None]:
+        before = self.model.training
+        self.model.train()
+        try:
+            yield
+        finally:
+            self.model.train(before)
+
+    # ------------------------------------------------------------------ reporting
+
+    @property
+    def history(self) -> tuple[Step, ...]:
+        """What is known of each step taken."""
+        first = self._step - len(self._rates)
+        return tuple(
+            Step(
+                step=number + 1,
+                lr=lr,
+                noise_multiplier=self._run.multiplier(number),
+                epsilon=self._run.epsilon_after(number + 1, exactly=number + 1 == self._step),
+            )
+            for number, lr in enumerate(self._rates, start=first)
+        )
+
+    def epsilon(self, delta: float | None = None) -> float:
+        """Return the epsilon of everything charged on the ledger, earlier runs included."""
+        return self._run.epsilon(delta)
+
+    def statement(self) -> Statement:
+        """Return what was promised so far, what it cost and what it rests on."""
+        self._run.gate.settle()
+        source = self._parts.geometry.source
+        side = [f"Side information: {source}."] if source else []
+        return self._run.statement(self.method.describe(), self._step, side)
+
+    # ------------------------------------------------------------------ checkpoints
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write a checkpoint: model, method's state, place in the run. It holds no code and no key.
+
+        Guarantee: what it holds is post-processing of releases, as private as the model itself.
+        The ledger stays the authority on what was spent: steps that are taken again from an old
+        checkpoint are charged again.
+        """
+        self._run.gate.settle()
+        bits = {"noise": self._run.noise.bits, "sampling": self._run.sampling_bits}
+        positions = {k: b.position for k, b in bits.items() if isinstance(b, SeededBits)}
+        checkpoint.write(
+            path,
+            {
+                "settings": self._fingerprint,
+                "run": self._run.run,
+                "step": self._step,
+                "model": self.model.state_dict(),
+                "rule": self._rule_state,
+                "controller": self._controller_state,
+                "rates": self._rates,
+                "positions": positions,
+            },
+        )
+
+    def _restore(self, saved: dict[str, Any]) -> None:
+        try:
+            self.model.load_state_dict(saved["model"])
+        except RuntimeError as error:
+            raise CheckpointError(
+                f"Expected the checkpoint to be of this model, but its parameters differ: {error}"
+            ) from error
+        device = self._run.parameters.device
+
+        def placed(value: Any) -> Any:
+            return value.to(device) if isinstance(value, torch.Tensor) else value
+
+        self._rule_state = {key: placed(value) for key, value in saved["rule"].items()}
+        self._controller_state = {key: placed(value) for key, value in saved["controller"].items()}
+        self._rates = list(saved["rates"])
+        for name, bits in (("noise", self._run.noise.bits), ("sampling", self._run.sampling_bits)):
+            if isinstance(bits, SeededBits):
+                bits.position = saved["positions"][name]
+
+
+@contextmanager
+def _bar(shown: bool, trainer: Trainer) -> Iterator[Any]:
+    """Show a progress bar with the epsilon of what was charged."""
+    if not shown:
+        yield lambda: None
+        return
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+    from rich.progress import TimeRemainingColumn as TimeColumn
+
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("epsilon {task.fields[epsilon]:.3f}"),
+        TimeColumn(),
+    )
+    with Progress(*columns) as bar:
+        task = bar.add_task(
+            trainer.method.name, total=trainer.steps, completed=trainer.steps_done, epsilon=0.0
+        )
+
+        def advance() -> None:
+            epsilon = trainer._run.epsilon_after(trainer.steps_done)
+            bar.update(task, completed=trainer.steps_done, epsilon=epsilon)
+
+        yield advance
