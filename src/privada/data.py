@@ -217,7 +217,14 @@ def made_up(records: Records, size: int = 3) -> Batch:
     Shapes and types are taken from the first record and are public. Whole numbers become 0 and 1,
     floats a fixed pattern.
     """
-    first = records.fetch(np.zeros(1, dtype=np.int64))
+    try:
+        first = records.fetch(np.zeros(1, dtype=np.int64))
+    except Exception as error:
+        raise DataError(
+            "Expected a dataset whose items are pairs (input, target) of numbers, got one whose "
+            f"first item cannot be read so ({type(error).__name__}). Return tensors, arrays or "
+            "numbers from __getitem__."
+        ) from error
 
     def pattern(values: Tensor) -> Tensor:
         shape = (size, *values.shape[1:])

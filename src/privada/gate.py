@@ -94,12 +94,12 @@ class Gate:
             self._reserved[event] -= 1
 
     def _reserve(self, event: DpEvent) -> None:
-        plan = Counter(self._upcoming(-1)) if self._upcoming else Counter({event: 1})
-        block = Counter(self._upcoming(self._block)) if self._upcoming else Counter({event: 1})
+        upcoming = self._upcoming or (lambda count: {event: 1})
+        block = Counter(upcoming(self._block))
         if block[event] == 0:  # not what was planned: pay for this one alone
-            plan, block = Counter({event: 1}), Counter({event: 1})
+            block = Counter({event: 1})
         started = time.perf_counter()
-        self._ledger.charge(block, run=self._run, purpose=self._purpose, plan=plan)
+        self._ledger.charge(block, run=self._run, purpose=self._purpose, plan=lambda: upcoming(-1))
         now = time.perf_counter()
         self._reserved.update(block)
         if self._last_commit and now - started > _SHARE_OF_TIME * (now - self._last_commit):

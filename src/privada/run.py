@@ -139,7 +139,8 @@ class Run:
         self.accountant = accountant_for(events.relation(self.sampler.event(1.0)))
         self.noise_multiplier = self._calibrate()
         self._check_affordable(resumed=run is not None)
-        self._before: Tally = self._others()
+        # what the ledger holds beside the steps that a resumed run goes on from
+        self._before: Tally = self.ledger.totals() - self.planned(0, self.done)
         self.noise = GaussianNoise(make_bits(settings.seed, "noise"))
         self.sampling_bits = make_bits(settings.seed, "sampling")
         self._epsilons: dict[int, float] = {}
@@ -258,14 +259,6 @@ class Run:
             "more noise or a smaller batch. Nothing was charged."
         )
 
-    def _others(self) -> Tally:
-        """Return what the ledger holds from other runs."""
-        others: Tally = Counter()
-        for charge in self.ledger.charges():
-            if charge.run != self.run:
-                others[charge.event] += charge.count
-        return others
-
     # ------------------------------------------------------------------ running
 
     def multiplier(self, step: int) -> float:
@@ -299,7 +292,7 @@ class Run:
         return self.ledger.epsilon(self.delta if delta is None else probability("delta", delta))
 
     def epsilon_after(self, step: int, exactly: bool = False) -> float:
-        """Return the epsilon of what other runs had charged and this run's first `step` steps.
+        """Return the epsilon of what was charged before and of this run's first `step` steps.
 
         Unless `exactly`, of up to a twentieth more steps: an upper bound that is computed for a few
         hundred steps only, however long the run is.

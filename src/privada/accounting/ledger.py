@@ -6,7 +6,7 @@ import sqlite3
 import tempfile
 import threading
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -316,12 +316,13 @@ class Ledger:
         *,
         run: str,
         purpose: str = "training",
-        plan: Mapping[DpEvent, int] | None = None,
+        plan: Mapping[DpEvent, int] | Callable[[], Mapping[DpEvent, int]] | None = None,
     ) -> None:
         """Charge events, durably, before they run.
 
-        `plan` is everything the caller expects to charge from here on, this charge included: if
-        all of it fits the budget, later charges within it are not computed again.
+        `plan` is everything the caller expects to charge from here on, this charge included, or a
+        function that returns it: if all of it fits the budget, later charges within it are not
+        computed again.
 
         Guarantee: when this returns, the charge survives a crash. When it raises, nothing was
         charged.
@@ -378,17 +379,24 @@ class Ledger:
         accountant = accountant_for(events.common_relation(totals))
         return epsilon_of(totals, self.budget.delta, accountant)
 
-    def _certify(self, added: Tally, plan: Mapping[DpEvent, int] | None) -> None:
+    def _certify(
+        self,
+        added: Tally,
+        plan: Mapping[DpEvent, int] | Callable[[], Mapping[DpEvent, int]] | None,
+    ) -> None:
         """Raise unless the totals with `added` fit the budget.
 
         Costs grow with counts, so what fits certifies all that it contains: the expensive question
         is asked once for a plan, not once for each charge.
         """
+        if all(self._totals[e] + n <= self._certified[e] for e, n in added.items()):
+            return
         after = self._totals + added
         events.common_relation(after)
-        if self.budget is None or all(after[e] <= self._certified[e] for e in added):
+        if self.budget is None:
             return
-        hopeful = self._totals + (added | Counter(plan or {}))
+        planned = Counter(plan() if callable(plan) else plan or {})
+        hopeful = self._totals + (added | planned)
         while hopeful != after:
             if self._cost(hopeful) <= self.budget.epsilon:
                 self._certified = hopeful

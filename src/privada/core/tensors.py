@@ -9,6 +9,9 @@ from torch import Tensor, nn
 
 from privada.core.errors import ArgumentError, ModelError
 
+# Noise is exact on its lattice only with the mantissa that these have.
+_TYPES = (torch.float32, torch.float64)
+
 
 @dataclass(frozen=True)
 class Layout:
@@ -85,11 +88,11 @@ class Parameters:
                 "Set requires_grad=True on what should be trained."
             )
         kinds = {(p.dtype, p.device) for p in named.values()}
-        if len(kinds) > 1 or not next(iter(named.values())).is_floating_point():
+        if len(kinds) > 1 or next(iter(named.values())).dtype not in _TYPES:
             listed = ", ".join(sorted(f"{dtype} on {device}" for dtype, device in kinds))
             raise ModelError(
-                f"Expected all trainable parameters in one floating type on one device, got "
-                f"{listed}. Move the model with model.to(device, dtype)."
+                f"Expected all trainable parameters in float32, or all in float64, on one device, "
+                f"got {listed}. Move the model with model.to(device, torch.float32)."
             )
         self._tensors: list[Tensor] = list(named.values())
         self.layout = Layout(tuple(named), tuple(p.shape for p in named.values()))

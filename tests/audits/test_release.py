@@ -1,0 +1,81 @@
+"""Audits from outside: what a release shows of one record is what the accounting says."""
+
+import math
+
+import numpy as np
+import torch
+from scipy import stats
+from torch import nn
+
+import privada as pv
+from privada.accounting import epsilon_of, events
+
+ROUNDS = 2000
+
+
+class Mean(nn.Module):
+    """A single weight whose per-example gradient is the input."""
+
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.zeros(1))
+
+    def forward(self, x):
+        return x * self.weight
+
+
+def releases(inputs, sigma, clip, rate):
+    """Return many releases of the sum of clipped inputs."""
+    column = np.asarray(inputs, dtype=np.float32)[:, None]
+    trainer = pv.Trainer(
+        Mean(),
+        lambda out, target: (out - target).sum(),
+        (column, np.zeros_like(column)),
+        method=pv.methods.DPSGD(lr=1.0, clip=clip),
+        batch_size=rate * 10,
+        steps=ROUNDS,
+        noise_multiplier=sigma,
+        delta=1e-5,
+        population=10,
+    )
+    gate = trainer._run.gate
+    geometry = pv.geometry.isotropic()
+    values = [gate.query(geometry, sigma).value.item() for _ in range(ROUNDS)]
+    return np.array(values)
+
+
+def test_a_record_moves_the_release_by_the_clip_norm_and_the_noise_is_as_charged():
+    with_it = releases([100.0], sigma=2.0, clip=0.5, rate=1.0)
+    without = releases([0.0], sigma=2.0, clip=0.5, rate=1.0)
+    std = 2.0 * 0.5
+    error = 6 * std * math.sqrt(2 / ROUNDS)
+    assert abs(with_it.mean() - without.mean() - 0.5) < error
+    for values in (with_it, without):
+        low, high = stats.chi2.interval(1 - 1e-6, ROUNDS - 1)
+        assert low < (ROUNDS - 1) * values.var(ddof=1) / std**2 < high
+
+
+def empirical_epsilon(with_it, without, delta):
+    """Return a lower bound on epsilon, at confidence 1 - 1e-4, by the best threshold test."""
+    best = 0.0
+    for threshold in np.quantile(np.concatenate([with_it, without]), np.linspace(0.02, 0.98, 25)):
+        hits, alarms = (with_it > threshold).sum(), (without > threshold).sum()
+        low = stats.beta.ppf(2e-6, max(hits, 1), ROUNDS - hits + 1)
+        high = stats.beta.ppf(1 - 2e-6, alarms + 1, max(ROUNDS - alarms, 1))
+        if low > delta:
+            best = max(best, math.log((low - delta) / high))
+    return best
+
+
+def test_no_threshold_attack_beats_the_epsilon_of_a_sampled_release():
+    claimed = epsilon_of({events.poisson(0.5, 1.0): 1}, 1e-5)
+    with_it = releases([100.0], sigma=1.0, clip=1.0, rate=0.5)
+    without = releases([0.0], sigma=1.0, clip=1.0, rate=0.5)
+    assert empirical_epsilon(with_it, without, 1e-5) <= claimed
+
+
+def test_the_attack_catches_noise_that_is_too_small():
+    claimed = epsilon_of({events.gaussian(4.0): 1}, 1e-5)
+    with_it = releases([100.0], sigma=0.5, clip=1.0, rate=1.0)
+    without = releases([0.0], sigma=0.5, clip=1.0, rate=1.0)
+    assert empirical_epsilon(with_it, without, 1e-5) > claimed

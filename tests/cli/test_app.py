@@ -1,0 +1,75 @@
+import json
+import subprocess
+import sys
+
+import pytest
+from typer.testing import CliRunner
+
+from privada.cli.app import app, main
+
+
+@pytest.fixture
+def command(monkeypatch, capsys):
+    """Run the command line in this process; return exit code, output and errors."""
+
+    def run(*arguments):
+        monkeypatch.setattr(sys, "argv", ["privada", *arguments])
+        with pytest.raises(SystemExit) as stopped:
+            main()
+        shown = capsys.readouterr()
+        return stopped.value.code, shown.out, shown.err
+
+    return run
+
+
+def test_demo_trains_within_its_budget_and_prints_the_statement():
+    result = CliRunner().invoke(app, ["demo", "--epochs", "10"])
+    assert result.exit_code == 0
+    assert "Accuracy on 360 other images" in result.output
+    assert "PRIVACY STATEMENT" in result.output
+
+
+def test_demo_as_json_is_only_json_and_keeps_the_budget():
+    program = "from privada.cli import main; main()"
+    options = ["demo", "--epochs", "20", "--epsilon", "3", "--json"]
+    output = subprocess.check_output([sys.executable, "-c", program, *options])
+    fields = json.loads(output)
+    assert fields["statement"]["epsilon"] <= 3
+    assert fields["statement"]["private"]
+    assert fields["accuracy"] > 0.75
+
+
+def test_runs_on_one_ledger_add_up_until_the_budget_ends(command, tmp_path):
+    path = str(tmp_path / "digits.ledger")
+    assert command("demo", "--epochs", "2", "--ledger", path)[0] == 0
+    code, output, errors = command("demo", "--epochs", "2", "--ledger", path)
+    assert code == 2
+    assert output == ""
+    assert "is spent" in errors
+    assert len(errors.strip().splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        (("--epsilon", "0"), "epsilon"),
+        (("--epsilon", "much"), "epsilon"),
+        (("--delta", "2"), "delta"),
+        (("--batch-size", "-1"), "batch_size"),
+        (("--batch-size", "100000"), "batch_size"),
+        (("--epochs", "nan"), "epochs"),
+        (("--ledger", "/no/such/folder/x"), "folder"),
+        (("--frobnicate",), "frobnicate"),
+    ],
+)
+def test_a_mistake_is_told_without_a_traceback(command, arguments, named):
+    code, _, errors = command("demo", *arguments)
+    assert code == 2
+    assert named in errors
+    assert "Traceback" not in errors
+
+
+def test_help_names_the_commands(command):
+    code, output, _ = command("--help")
+    assert code == 0
+    assert "demo" in output

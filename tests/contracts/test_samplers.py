@@ -1,0 +1,170 @@
+"""What every sampler must do."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import stats
+
+from privada.accounting import events
+from privada.core.errors import ArgumentError
+from privada.core.randomness import SecureBits, SeededBits
+from privada.sampling import FixedSize, Poisson
+
+SAMPLERS = [
+    Poisson(100, 0.1),
+    Poisson(100, 0.97),
+    Poisson(100, 1.0),
+    Poisson(1, 0.5),
+    FixedSize(100, 10),
+    FixedSize(100, 51),
+    FixedSize(100, 97),
+    FixedSize(100, 100),
+    FixedSize(1, 1),
+]
+
+
+class Counted:
+    """Bits that count what is drawn."""
+
+    secure = False
+
+    def __init__(self, seed=0):
+        self.inner, self.bytes = SeededBits(seed, "counted"), 0
+
+    def draw(self, size):
+        self.bytes += size
+        return self.inner.draw(size)
+
+
+@pytest.mark.parametrize("sampler", SAMPLERS, ids=repr)
+def test_indices_are_ascending_distinct_and_in_range(sampler):
+    bits = SeededBits(1, "sampling")
+    for _ in range(200):
+        drawn = sampler.draw(bits)
+        assert drawn.dtype == np.int64
+        assert (np.diff(drawn) > 0).all()
+        assert drawn.size == 0 or (drawn[0] >= 0 and drawn[-1] < sampler.records)
+
+
+@pytest.mark.parametrize("sampler", SAMPLERS, ids=repr)
+def test_draws_repeat_with_the_seed_and_differ_without(sampler):
+    again = [sampler.draw(SeededBits(7, "sampling")) for _ in range(2)]
+    assert np.array_equal(*again)
+    drawn = {bytes(sampler.draw(SecureBits())) for _ in range(60)}
+    free = sampler.batch_size < sampler.records
+    assert (len(drawn) > 1) == free
+
+
+@pytest.mark.parametrize("sampler", SAMPLERS, ids=repr)
+def test_every_record_is_as_likely_as_it_should_be(sampler):
+    bits, rounds = SeededBits(11, "sampling"), 4000
+    counts = np.zeros(sampler.records)
+    for _ in range(rounds):
+        counts[sampler.draw(bits)] += 1
+    q = sampler.batch_size / sampler.records
+    if q == 1:
+        assert (counts == rounds).all()
+        return
+    deviations = (counts - rounds * q) / np.sqrt(rounds * q * (1 - q))
+    # Bonferroni over the records, one false alarm in a million
+    assert np.abs(deviations).max() < stats.norm.isf(1e-6 / 2 / sampler.records)
+
+
+@pytest.mark.parametrize("sampler", SAMPLERS, ids=repr)
+def test_the_event_is_of_the_right_relation(sampler):
+    event = sampler.event(2.0)
+    assert events.multiplier(event) == 2.0
+    expected = events.REPLACE if isinstance(sampler, FixedSize) else events.ADD_OR_REMOVE
+    assert events.relation(event) in (expected, events.EITHER)
+    assert sampler.describe()
+
+
+@pytest.mark.parametrize(
+    "make", [lambda n: Poisson(n, 64 / n), lambda n: FixedSize(n, 64)], ids=["poisson", "fixed"]
+)
+def test_a_draw_costs_in_proportion_to_the_batch_and_not_to_the_data(make):
+    costs = []
+    for records in (10_000, 10_000_000):
+        bits = Counted()
+        make(records).draw(bits)
+        costs.append(bits.bytes)
+    assert costs[1] <= 1.5 * costs[0] <= 1.5 * 8 * 300
+
+
+def test_poisson_batch_sizes_are_binomial():
+    bits, sampler = SeededBits(3, "sampling"), Poisson(50, 0.2)
+    sizes = np.bincount([sampler.draw(bits).size for _ in range(6000)], minlength=51)
+    expected = stats.binom.pmf(np.arange(51), 50, 0.2) * 6000
+    common = expected > 10
+    observed = np.append(sizes[common], sizes[~common].sum())
+    wanted = np.append(expected[common], expected[~common].sum())
+    assert stats.chisquare(observed, wanted).pvalue > 1e-6
+    assert sizes[~common].sum() < 200
+
+
+def test_poisson_coins_are_independent_from_record_to_record_and_step_to_step():
+    bits, sampler = SeededBits(4, "sampling"), Poisson(200, 0.3)
+    chosen = np.zeros((3000, 200))
+    for row in chosen:
+        row[sampler.draw(bits)] = 1
+    chosen -= 0.3
+    scale = 0.3 * 0.7
+    for pairs in (chosen[:, 1:] * chosen[:, :-1], chosen[1:] * chosen[:-1]):
+        assert abs(pairs.mean()) / (scale / np.sqrt(pairs.size)) < 5
+
+
+def test_poisson_batches_may_be_empty_and_larger_than_expected():
+    bits = SeededBits(5, "sampling")
+    sizes = [Poisson(1000, 0.001).draw(bits).size for _ in range(300)]
+    assert min(sizes) == 0
+    assert max(sizes) >= 3
+
+
+def test_poisson_goes_on_drawing_gaps_until_the_records_end():
+    class ShortGaps(Counted):
+        """The first draw has only tiny gaps, as bad luck would have it."""
+
+        def draw(self, size):
+            drawn = super().draw(size)
+            return np.full(size, 255, np.uint8) if self.bytes == size else drawn
+
+    drawn = Poisson(100_000, 0.001).draw(ShortGaps())
+    assert drawn[0] == 0
+    assert drawn[-1] > 99_000 - 20_000
+    assert drawn.size > 150
+
+
+def test_fixed_size_sets_are_uniform():
+    bits, sampler = SeededBits(6, "sampling"), FixedSize(6, 2)
+    seen: dict[bytes, int] = {}
+    for _ in range(15_000):
+        key = bytes(sampler.draw(bits))
+        seen[key] = seen.get(key, 0) + 1
+    assert len(seen) == 15
+    assert stats.chisquare(list(seen.values())).pvalue > 1e-6
+
+
+@given(records=st.integers(1, 300), data=st.data())
+@settings(max_examples=60, deadline=None)
+def test_fixed_size_gives_exactly_its_size(records, data):
+    size = data.draw(st.integers(1, records))
+    drawn = FixedSize(records, size).draw(SeededBits(records, "sampling"))
+    assert np.unique(drawn).size == size
+
+
+@pytest.mark.parametrize(
+    ("make", "name"),
+    [
+        (lambda: Poisson(0, 0.1), "records"),
+        (lambda: Poisson(10, 0.0), "sampling_rate"),
+        (lambda: Poisson(10, 1.1), "sampling_rate"),
+        (lambda: Poisson(10, float("nan")), "sampling_rate"),
+        (lambda: FixedSize(10, 11), "batch_size"),
+        (lambda: FixedSize(10, 0), "batch_size"),
+        (lambda: FixedSize(10, 2.5), "batch_size"),
+    ],
+)
+def test_bad_sizes_and_rates_are_refused(make, name):
+    with pytest.raises(ArgumentError, match=name):
+        make()

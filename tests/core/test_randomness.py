@@ -1,0 +1,112 @@
+import copy
+import os
+import pickle
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from privada.core.errors import ArgumentError
+from privada.core.randomness import SecureBits, SeededBits, integers, make_bits, uniforms, words
+
+
+def test_seeded_bits_repeat_and_their_streams_and_draws_do_not():
+    first = SeededBits(3, "noise")
+    a, b = first.draw(64), first.draw(64)
+    assert (SeededBits(3, "noise").draw(64) == a).all()
+    assert (SeededBits(3, "noise", position=1).draw(64) == b).all()
+    others = [a, b, SeededBits(3, "sampling").draw(64), SeededBits(4, "noise").draw(64)]
+    assert len({bytes(x) for x in others}) == 4
+
+
+def test_a_longer_draw_begins_like_a_shorter_one():
+    assert (SeededBits(1, "x").draw(3 << 20)[:100] == SeededBits(1, "x").draw(100)).all()
+
+
+def test_key_stream_is_aes_256_in_counter_mode():
+    # NIST SP 800-38A, F.5.5: the key stream is the encryption of successive counters. With a
+    # zero counter the first block is AES-256 of zero, checked against an independent mode (ECB).
+    from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
+
+    from privada.core.randomness import _key_stream
+
+    key = bytes(range(32))
+    ecb = Cipher(algorithms.AES(key), modes.ECB()).encryptor()
+    expected = b"".join(ecb.update(i.to_bytes(16, "big")) for i in range(70_000))
+    assert bytes(_key_stream(key, len(expected))[: len(expected)]) == expected
+
+
+@pytest.mark.parametrize(
+    "copied", [copy.copy, copy.deepcopy, lambda b: pickle.loads(pickle.dumps(b))]
+)
+def test_a_copy_of_secure_bits_repeats_nothing(copied):
+    bits = SecureBits()
+    twin = copied(bits)
+    assert bytes(bits.draw(32)) != bytes(twin.draw(32))
+
+
+def test_secure_bits_do_not_repeat_across_a_fork():
+    bits = SecureBits()
+    bits.draw(16)
+    drawn = set()
+    for _ in range(4):
+        read, write = os.pipe()
+        child = os.fork()
+        if child == 0:
+            os.write(write, bytes(bits.draw(16)))
+            os._exit(0)
+        os.waitpid(child, 0)
+        drawn.add(os.read(read, 16))
+    drawn.add(bytes(bits.draw(16)))
+    assert len(drawn) == 5
+
+
+def test_secure_bits_do_not_repeat_across_processes():
+    program = "from privada.core.randomness import SecureBits; print(bytes(SecureBits().draw(16)))"
+    runs = [subprocess.check_output([sys.executable, "-c", program]) for _ in range(3)]
+    assert len(set(runs)) == 3
+
+
+def test_secure_bits_look_uniform():
+    counts = np.bincount(SecureBits().draw(1 << 20), minlength=256)
+    assert stats.chisquare(counts).pvalue > 1e-6
+
+
+def test_integers_are_uniform_and_in_range():
+    drawn = integers(SeededBits(5, "x"), 7, 70_000)
+    assert drawn.min() == 0
+    assert drawn.max() == 6
+    assert stats.chisquare(np.bincount(drawn)).pvalue > 1e-6
+
+
+def test_integers_reject_what_would_bias_them():
+    values = [np.array([2**64 - 1, 5], dtype=np.uint64), np.array([4], dtype=np.uint64)]
+
+    class Scripted:
+        secure = False
+
+        def draw(self, size):
+            return values.pop(0).view(np.uint8)
+
+    # 2^64 mod 3 = 1: the last word would make 0 more likely and must be drawn again
+    assert integers(Scripted(), 3, 2).tolist() == [1, 2]
+
+
+def test_uniforms_are_uniform_and_strictly_inside():
+    drawn = uniforms(SeededBits(2, "u"), 50_000)
+    assert 0 < drawn.min() <= drawn.max() < 1
+    assert stats.kstest(drawn, "uniform").pvalue > 1e-6
+
+
+def test_make_bits_is_secure_unless_seeded():
+    assert make_bits(None, "x").secure
+    assert not make_bits(0, "x").secure
+    assert words(make_bits(0, "x"), 3).dtype == np.uint64
+
+
+@pytest.mark.parametrize("seed", [-1, 1.5, "a", True])
+def test_a_bad_seed_is_refused(seed):
+    with pytest.raises(ArgumentError, match="seed"):
+        SeededBits(seed, "x")

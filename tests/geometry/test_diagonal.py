@@ -1,0 +1,53 @@
+import pytest
+import torch
+from torch import nn
+
+import privada as pv
+from privada.core.tensors import Parameters
+from privada.core.values import Release
+
+MODEL = nn.Linear(3, 2)
+PARAMETERS = Parameters(MODEL)
+
+
+def test_isotropic_has_neither_scale_nor_shift():
+    whitening = pv.geometry.isotropic().on(PARAMETERS)
+    assert whitening.scale is None
+    assert whitening.shift is None
+
+
+@pytest.mark.parametrize(
+    "scales",
+    [2.0, torch.full((8,), 2.0), {"weight": torch.tensor(2.0), "bias": torch.full((2,), 2.0)}],
+    ids=["number", "vector", "map"],
+)
+def test_scales_may_be_a_number_a_vector_or_a_map(scales):
+    whitening = pv.geometry.diagonal(scales).on(PARAMETERS)
+    assert torch.equal(whitening.scale, torch.full((8,), 2.0))
+
+
+def test_a_map_broadcasts_to_each_parameter():
+    features = torch.tensor([1.0, 2.0, 3.0])
+    scales = {"weight": features, "bias": torch.tensor([9.0])}
+    whitening = pv.geometry.diagonal(scales).on(PARAMETERS)
+    assert whitening.scale.tolist() == [1, 2, 3, 1, 2, 3, 9, 9]
+
+
+def test_restoring_undoes_the_whitening_of_a_release():
+    scale, shift = torch.arange(1.0, 9.0), torch.ones(8)
+    gradient = torch.randn(8)
+    geometry = pv.geometry.diagonal(scale, shift=shift, restore=True)
+    whitening = geometry.on(PARAMETERS)
+    whitened = Release((gradient - shift) / scale * 10, noise_std=1.0, batch_size=10)
+    assert torch.allclose(geometry.restore(whitened, whitening).gradient, gradient, atol=1e-6)
+
+
+def test_a_release_is_used_as_it_is_unless_the_geometry_restores():
+    geometry = pv.geometry.diagonal(2.0, shift=1.0)
+    release = Release(torch.ones(8), noise_std=1.0, batch_size=4)
+    assert geometry.restore(release, geometry.on(PARAMETERS)) is release
+
+
+def test_the_type_follows_the_model():
+    parameters = Parameters(nn.Linear(3, 2).double())
+    assert pv.geometry.diagonal(2.0).on(parameters).scale.dtype == torch.float64

@@ -1,0 +1,44 @@
+import dataclasses
+
+import pytest
+import torch
+from torch import nn
+
+import privada as pv
+from privada.core.tensors import Parameters
+from privada.core.values import Release
+from privada.methods import Method
+
+
+def test_every_name_gives_the_class_that_bears_it():
+    for name in pv.methods.names():
+        assert pv.methods.get(name).name == name
+        assert issubclass(pv.methods.get(name), Method)
+
+
+def test_methods_are_frozen_values():
+    method = pv.methods.DPSGD(lr=0.5)
+    assert method == pv.methods.DPSGD(lr=0.5, clip=1.0)
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        method.lr = 1.0
+
+
+def test_a_method_without_parts_says_so():
+    with pytest.raises(TypeError, match="parts"):
+        Method().parts()
+
+
+def test_dp_sgd_descends_along_the_released_gradient():
+    parts = pv.methods.DPSGD(lr=0.5).parts()
+    parameters = Parameters(nn.Linear(1, 1))
+    before = parameters.read()
+    release = Release(torch.tensor([4.0, -8.0]), noise_std=1.0, batch_size=4)
+    _, _, lr = parts.controller.iterate(lambda: release, parts.rule, parameters, {}, {}, step=0)
+    assert lr == 0.5
+    assert torch.allclose(parameters.read() - before, torch.tensor([-0.5, 1.0]))
+
+
+def test_a_schedule_that_returns_nonsense_is_refused():
+    controller = pv.updates.scheduled(lambda step: -1.0)
+    with pytest.raises(pv.ArgumentError, match="lr"):
+        controller.rate(0)

@@ -1,0 +1,210 @@
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import stats
+
+from privada.core.errors import ArgumentError
+from privada.core.randomness import SecureBits, SeededBits
+from privada.core.values import ClippedSum
+from privada.noise import GaussianNoise
+from privada.noise import gaussian as module
+from privada.noise.gaussian import add_noise_
+
+COUNT = 4_000_000
+
+
+class Constant:
+    """Bits that are all the same."""
+
+    secure = False
+
+    def __init__(self, byte):
+        self.byte = byte
+
+    def draw(self, size):
+        return np.full(size, self.byte, np.uint8)
+
+
+def normals(bits, count=COUNT):
+    return module._normals_of_thread().draw(bits, count).clone().double().numpy()
+
+
+@pytest.fixture(scope="module", params=["secure", "seeded"])
+def sample(request):
+    bits = SecureBits() if request.param == "secure" else SeededBits(1, "noise")
+    parts = [normals(bits, 2 * module._PAIRS) for _ in range(8)]
+    return np.concatenate(parts)
+
+
+def test_moments_are_those_of_a_standard_normal(sample):
+    n = sample.size
+    # the k-th sample moment of a normal has variance (m_2k - m_k^2) / n
+    for order, expected, spread in ((1, 0, 1), (2, 1, 2), (3, 0, 15), (4, 3, 96), (6, 15, 10170)):
+        found = (sample**order).mean()
+        assert abs(found - expected) < 6 * np.sqrt(spread / n), order
+
+
+def test_distribution_is_normal(sample):
+    assert stats.kstest(sample[::8], "norm").pvalue > 1e-6
+
+
+def test_tails_are_neither_cut_nor_fat(sample):
+    for limit in (2.0, 3.0, 4.0, 4.5, 5.0):
+        expected = sample.size * 2 * stats.norm.sf(limit)
+        found = int((np.abs(sample) > limit).sum())
+        low, high = stats.poisson.interval(1 - 1e-6, expected)
+        assert low <= found <= high, limit
+
+
+def test_halves_of_a_pair_and_neighbours_are_independent(sample):
+    half = module._PAIRS
+    first, second = sample[:half], sample[half : 2 * half]
+    bound = 6 / np.sqrt(half)
+    for a, b in ((first, second), (first[1:], first[:-1]), (first, sample[2 * half : 3 * half])):
+        a, b = a[: b.size], b[: a.size]
+        assert abs((a * b).mean()) < bound
+        assert abs(((a**2 - 1) * (b**2 - 1)).mean()) < 2 * bound
+        assert abs((np.sign(a) * np.sign(b)).mean()) < bound
+
+
+def test_extreme_bits_give_finite_normals_that_reach_the_tails():
+    for byte in (0x00, 0xFF, 0x80, 0x7F, 0x01):
+        assert np.isfinite(normals(Constant(byte), 16)).all()
+    # all-zero bits are the smallest uniform, 2^-39: the largest radius
+    pair = normals(Constant(0), 2)
+    assert np.hypot(*pair) == pytest.approx(np.sqrt(2 * 39 * np.log(2)), rel=1e-6)
+
+
+@given(
+    std=st.floats(1e-6, 1e6),
+    size=st.integers(1, 700),
+    scale=st.sampled_from([0.0, 1e-3, 1.0, 1e3]),
+    seed=st.integers(0, 1000),
+)
+@settings(max_examples=100, deadline=None)
+def test_releases_lie_on_a_lattice_that_depends_on_the_noise_alone(std, size, scale, seed):
+    value = torch.sin(torch.arange(size, dtype=torch.float32)) * scale * std
+    before = value.clone()
+    add_noise_(value, std, SeededBits(seed, "noise"))
+    spacing = 2.0 ** (np.floor(np.log2(std)) - 5)
+    points = value.double() / spacing
+    assert torch.equal(points, points.round())
+    assert float((value - before).abs().max()) <= 7.4 * std + spacing
+
+
+def test_two_inputs_reach_the_same_set_of_outputs():
+    seen = []
+    for shift in (0.0, 0.0031 + 1e-7):
+        value = torch.full((200_000,), shift)
+        add_noise_(value, 0.01, SeededBits(3, "noise"))
+        seen.append({v for v in value.tolist() if abs(v) < 0.02})
+    assert seen[0] == seen[1]
+    assert len(seen[0]) > 100
+
+
+def test_lattice_points_have_the_probabilities_of_a_rounded_gaussian():
+    value = torch.full((2_000_000,), 0.3)
+    add_noise_(value, 1.0, SeededBits(5, "noise"))
+    points, counts = np.unique(np.rint(value.double().numpy() * 32).astype(int), return_counts=True)
+    edges = (np.arange(points[0], points[-1] + 2) - 0.5) / 32
+    expected = np.diff(stats.norm.cdf(edges - 0.3)) * value.numel()
+    observed = np.zeros_like(expected)
+    observed[points - points[0]] = counts
+    common = expected > 20
+    wanted = expected[common] * observed[common].sum() / expected[common].sum()
+    assert stats.chisquare(observed[common], wanted).pvalue > 1e-6
+
+
+def test_noise_is_unbiased_wherever_the_value_lies_in_its_cell():
+    for shift in (0.0, 0.004, 0.012, 0.0156, 0.031):
+        value = torch.full((1_000_000,), shift)
+        add_noise_(value, 1.0, SeededBits(8, "noise"))
+        assert abs(float(value.double().mean()) - shift) < 6 / 1000
+
+
+def test_a_value_far_larger_than_the_noise_keeps_its_noise():
+    value = torch.full((100_000,), 1000.0)
+    add_noise_(value, 1.0, SeededBits(9, "noise"))
+    assert float(value.double().std()) == pytest.approx(1.0, rel=0.02)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("size", [1, 2, 3, 1001])
+def test_any_length_and_type_works(dtype, size):
+    value = torch.zeros(size, dtype=dtype)
+    add_noise_(value, 1.0, SecureBits())
+    assert value.dtype == dtype
+    assert torch.isfinite(value).all()
+
+
+def test_a_long_vector_is_noised_in_every_part(monkeypatch):
+    monkeypatch.setattr(module, "_PAIRS", 50)
+    value = torch.zeros(1234)
+    add_noise_(value, 1.0, SeededBits(1, "noise"))
+    assert int((value == 0).sum()) < 60
+    blocks = [tuple(block.tolist()) for block in value[:1200].split(100)]
+    assert len(set(blocks)) == 12
+
+
+def test_noise_follows_the_sensitivity_that_the_sum_carries():
+    for sensitivity in (0.1, 1.0, 30.0):
+        clipped = ClippedSum(torch.zeros(200_000), sensitivity)
+        release = GaussianNoise(SeededBits(2, "noise")).release(clipped, 1.5, batch_size=10)
+        assert release.noise_std == pytest.approx(1.5 * sensitivity)
+        assert float(release.value.double().std()) == pytest.approx(1.5 * sensitivity, rel=0.02)
+        assert release.batch_size == 10
+
+
+@pytest.mark.parametrize("multiplier", [0, -1.0, float("nan"), float("inf"), None])
+def test_there_is_no_release_without_noise(multiplier):
+    clipped = ClippedSum(torch.zeros(3), 1.0)
+    with pytest.raises(ArgumentError, match="noise_multiplier"):
+        GaussianNoise().release(clipped, multiplier, 1.0)
+    assert torch.equal(clipped.value, torch.zeros(3))
+
+
+PROGRAM = """
+import torch
+from privada.noise import GaussianNoise
+from privada.core.values import ClippedSum
+torch.manual_seed(0)
+print(GaussianNoise().release(ClippedSum(torch.zeros(4), 1.0), 1.0, 1.0).value.tolist())
+"""
+
+
+def test_noise_does_not_repeat_across_restarts_even_under_a_global_seed():
+    runs = [subprocess.check_output([sys.executable, "-c", PROGRAM]) for _ in range(3)]
+    assert len(set(runs)) == 3
+
+
+def test_noise_does_not_repeat_across_forks():
+    source = GaussianNoise()
+    drawn = set()
+    for _ in range(4):
+        read, write = os.pipe()
+        child = os.fork()
+        if child == 0:
+            clipped = ClippedSum(torch.zeros(3), 1.0)
+            os.write(write, repr(source.release(clipped, 1.0, 1.0).value.tolist()).encode())
+            os._exit(0)
+        os.waitpid(child, 0)
+        drawn.add(os.read(read, 1000))
+    assert len(drawn) == 4
+
+
+def test_global_generators_are_left_alone():
+    torch.manual_seed(1)
+    before = torch.get_rng_state()
+    add_noise_(torch.zeros(100), 1.0, SecureBits())
+    assert torch.equal(before, torch.get_rng_state())
+
+
+def test_the_source_says_whether_it_is_private():
+    assert "AES-256" in GaussianNoise().describe()
+    assert GaussianNoise(SeededBits(0, "noise")).describe() == "seeded: not a private release"

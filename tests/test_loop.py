@@ -1,0 +1,168 @@
+import copy
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import privada as pv
+from tests.test_training import LOSS, problem, trainer, zeroed
+
+
+def make(model=None, optimizer=None, **changes):
+    model = model or zeroed()
+    optimizer = optimizer or torch.optim.SGD(model.parameters(), lr=0.5)
+    settings = {
+        "clip": 1.0,
+        "batch_size": 20,
+        "epochs": 1,
+        "noise_multiplier": 1.0,
+        "delta": 1e-3,
+    } | changes
+    return pv.PrivateLoop(model, optimizer, LOSS, problem(), **settings)
+
+
+def run(loop, epochs=1):
+    model, optimizer, criterion, loader = loop
+    for _ in range(epochs):
+        for x, y in loader:
+            optimizer.zero_grad()
+            loss = criterion(model(x), y)
+            loss.backward()
+            optimizer.step()
+    return loop
+
+
+def test_an_ordinary_loop_is_dp_sgd():
+    model = zeroed()
+    run(make(model, seed=4))
+    same = trainer(seed=4).fit().model
+    assert torch.allclose(model.weight, same.weight, atol=1e-6)
+    assert torch.allclose(model.bias, same.bias, atol=1e-6)
+
+
+@pytest.mark.parametrize("kind", [torch.optim.Adam, torch.optim.RMSprop, torch.optim.AdamW])
+def test_any_torch_optimiser_and_scheduler_works_on_the_release(kind):
+    model = zeroed()
+    optimizer = kind(model.parameters(), lr=0.1)
+    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, step_size=1, gamma=0.5)
+    loop = run(make(model, optimizer))
+    scheduler.step()
+    assert optimizer.param_groups[0]["lr"] == 0.05
+    assert not torch.equal(model.weight, torch.zeros(3, 5))
+    assert loop.epsilon() == pytest.approx(
+        pv.accounting.epsilon(sampling_rate=0.1, noise_multiplier=1.0, steps=10, delta=1e-3)
+    )
+    assert kind.__name__ in str(loop.statement())
+
+
+def test_epochs_are_counted_over_several_passes():
+    loop = run(make(epochs=3), epochs=3)
+    assert loop.steps_done == loop.steps == 30
+    with pytest.raises(pv.ArgumentError, match="planned 30 steps"):
+        run(loop)
+
+
+def test_a_step_charges_and_an_unused_batch_does_not():
+    loop = make()
+    for _ in loop.loader:
+        pass
+    assert loop.ledger.charges() == ()
+    run(loop)
+    assert sum(c.count for c in loop.statement().charges) == 10
+
+
+LOOKS = {
+    "item": lambda t: t.item(),
+    "float": float,
+    "print": lambda t: f"{t:.3f}",
+    "shape": lambda t: t.shape,
+    "len": len,
+    "sum": lambda t: t + 1,
+    "compare": lambda t: t > 0,
+    "numpy": np.asarray,
+    "argmax": lambda t: t.argmax(1),
+    "index": lambda t: t[0],
+    "iterate": list,
+    "truth": bool,
+    "detach": lambda t: t.detach(),
+}
+
+
+@pytest.mark.parametrize("look", LOOKS.values(), ids=LOOKS)
+@pytest.mark.parametrize("what", ["input", "target", "output", "loss"])
+def test_no_private_value_can_be_looked_at(look, what):
+    model, _, criterion, loader = make()
+    x, y = next(iter(loader))
+    tokens = {"input": x, "target": y, "output": model(x), "loss": criterion(model(x), y)}
+    with pytest.raises(pv.PrivateValueError, match="public data"):
+        look(tokens[what])
+    assert repr(tokens[what]) == f"<private {what}>"
+
+
+def test_tokens_move_between_devices_as_tensors_do():
+    x, _ = next(iter(make().loader))
+    assert x.to("cpu") is x.cpu() is x
+
+
+def test_model_and_criterion_work_as_before_on_tensors():
+    plain = zeroed()
+    model, _, criterion, _ = make(plain)
+    x, y = (torch.tensor(v) for v in problem())
+    assert torch.equal(model(x), plain(x))
+    assert torch.equal(criterion(model(x), y), LOSS(plain(x), y))
+    assert model.state_dict().keys() == plain.state_dict().keys()
+    assert model.in_features == 5
+    model.load_state_dict(copy.deepcopy(plain.state_dict()))
+
+
+def test_a_step_without_backward_and_two_backwards_are_refused():
+    model, optimizer, criterion, loader = make()
+    with pytest.raises(pv.ArgumentError, match=r"loss.backward\(\) before"):
+        optimizer.step()
+    x, y = next(iter(loader))
+    loss = criterion(model(x), y)
+    loss.backward()
+    with pytest.raises(pv.ArgumentError, match="raise batch_size"):
+        loss.backward()
+
+
+def test_private_and_ordinary_tensors_do_not_mix():
+    model, _, criterion, loader = make()
+    x, _ = next(iter(loader))
+    with pytest.raises(pv.PrivateValueError, match="ordinary"):
+        criterion(model(x), torch.tensor([0]))
+
+
+def test_a_closure_is_refused():
+    _, optimizer, criterion, loader = loop = make()
+    x, y = next(iter(loader))
+    criterion(loop.model(x), y).backward()
+    with pytest.raises(pv.ArgumentError, match="closure"):
+        optimizer.step(lambda: 0.0)
+
+
+def test_an_optimiser_of_other_parameters_is_refused():
+    model = zeroed()
+    for parameters in ([model.weight], [*model.parameters(), nn.Parameter(torch.ones(1))]):
+        with pytest.raises(pv.ArgumentError, match="exactly the model's trainable"):
+            make(model, torch.optim.SGD(parameters, lr=1.0))
+    with pytest.raises(pv.ArgumentError, match="LBFGS"):
+        make(model, torch.optim.LBFGS(model.parameters()))
+
+
+def test_detaching_gives_the_optimiser_back():
+    loop = make()
+    loop.detach()
+    _, optimizer, _, _ = loop
+    optimizer.step()
+
+
+def test_a_budget_calibrates_the_noise():
+    loop = make(noise_multiplier=None, delta=None, budget=pv.Budget(2.0, 1e-3))
+    assert run(loop).epsilon() <= 2.0
+
+
+def test_a_geometry_reaches_the_statement():
+    loop = make(geometry=pv.geometry.diagonal(2.0, source="scales from a public corpus"))
+    assert "scales from a public corpus" in str(run(loop).statement())
