@@ -5,6 +5,7 @@ be handed on in the usual order and hold nothing. All the work is one query of t
 the optimiser steps.
 """
 
+import math
 import os
 from collections.abc import Iterator
 from typing import Any, NoReturn
@@ -218,7 +219,7 @@ class PrivateLoop:
         self._ready = False
         self.steps_done = 0
         self.model = PrivateModel(model, self)
-        self.loader = PrivateLoader(self, -(-self._run.population // int(max(1, batch_size))))
+        self.loader = PrivateLoader(self, math.ceil(self._run.population / batch_size))
         self._hook = optimizer.register_step_pre_hook(self._before_step)
 
     @staticmethod

@@ -96,6 +96,11 @@ MODELS = {
         (3,),
         7,
     ),
+    "sparse-embedding": (
+        lambda: nn.Sequential(nn.Embedding(7, 4, sparse=True), nn.Flatten(), nn.Linear(12, 3)),
+        (3,),
+        7,
+    ),
     "tied": (Tied, (4,), 9),
     "recurrent": (Recurrent, (4, 3), None),
     "attention": (attention, (4, 8), None),

@@ -15,7 +15,7 @@ def clipped_sum(model, loss, inputs, targets, clip, scale=None, shift=None):
         loss(model(inputs[i : i + 1]), targets[i : i + 1]).backward()
         gradient = torch.cat(
             [
-                (torch.zeros_like(p) if p.grad is None else p.grad).reshape(-1).double()
+                (torch.zeros_like(p) if p.grad is None else p.grad.to_dense()).reshape(-1).double()
                 for p in trained
             ]
         )

@@ -6,12 +6,13 @@ from collections.abc import Callable, Sequence
 from typing import SupportsFloat
 
 import numpy as np
+from dp_accounting import DpEvent
 
 from privada.accounting import events
 from privada.accounting.accountants import epsilon_of
 from privada.accounting.events import Tally
 from privada.core.errors import ArgumentError
-from privada.core.validation import positive, probability, rate, whole
+from privada.core.validation import one_of, positive, probability, rate, whole
 
 Numbers = SupportsFloat | Sequence[float]
 
@@ -37,11 +38,29 @@ def _per_step(name: str, value: Numbers, check: Callable[[str, object], float]) 
     return [check(f"{name}[{i}]", entry) for i, entry in enumerate(array.tolist())]
 
 
-def plan(*, sampling_rate: Numbers, noise_multiplier: Numbers, steps: int | None = None) -> Tally:
-    """Return the tally of a run of Poisson-sampled Gaussian steps.
+def _fixed_size(sampling_rate: float, noise_multiplier: float) -> DpEvent:
+    """Return the event of a fixed-size sample at a rate, rounded up to a whole number of records."""
+    population = 10**9
+    return events.fixed_size(
+        population, min(population, math.ceil(sampling_rate * population)), noise_multiplier
+    )
+
+
+_SAMPLING = {"poisson": events.poisson, "fixed-size": _fixed_size}
+
+
+def plan(
+    *,
+    sampling_rate: Numbers,
+    noise_multiplier: Numbers,
+    steps: int | None = None,
+    sampling: str = "poisson",
+) -> Tally:
+    """Return the tally of a run of sampled Gaussian steps.
 
     Each of the first two is one number for all steps or a sequence with one entry per step.
     """
+    event = _SAMPLING[one_of("sampling", sampling, _SAMPLING)]
     rates = _per_step("sampling_rate", sampling_rate, rate)
     sigmas = _per_step("noise_multiplier", noise_multiplier, positive)
     length = max(len(rates), len(sigmas))
@@ -60,13 +79,13 @@ def plan(*, sampling_rate: Numbers, noise_multiplier: Numbers, steps: int | None
                 f"steps={steps}."
             )
     if length == 1:
-        return Counter({events.poisson(rates[0], sigmas[0]): steps})
+        return Counter({event(rates[0], sigmas[0]): steps})
     pairs = zip(
         rates * (steps if len(rates) == 1 else 1),
         sigmas * (steps if len(sigmas) == 1 else 1),
         strict=True,
     )
-    return Counter(events.poisson(q, s) for q, s in pairs)
+    return Counter(event(q, s) for q, s in pairs)
 
 
 def epsilon(
@@ -76,18 +95,21 @@ def epsilon(
     steps: int | None = None,
     delta: float,
     accountant: str = "pld",
+    sampling: str = "poisson",
 ) -> float:
-    """Return the epsilon at `delta` of Poisson-sampled Gaussian steps.
+    """Return the epsilon at `delta` of sampled Gaussian steps.
 
     `noise_multiplier` and `sampling_rate` are numbers, or sequences with one entry per step; the
     multiplier is the noise's standard deviation over the clip norm. `accountant` is "pld" (tight),
     "rdp", or "moments" (whole moments 1 to 32 with the first conversion, for comparison with old
     papers).
 
-    Guarantee: an upper bound for the neighbouring relation add-or-remove-one. Many different
-    multipliers are grouped and rounded down, never up.
+    Guarantee: an upper bound, for adding or removing one record with Poisson sampling, for
+    replacing one with "fixed-size". Many different multipliers are grouped and rounded down, never
+    up.
 
     Edge cases: `steps` may be left out when a sequence is given. A rate of 1 is full batch.
+    Fixed-size sampling has no "pld"; ask for "rdp".
 
     Example:
         >>> import privada as pv
@@ -100,7 +122,12 @@ def epsilon(
     Reference: Koskela et al. (2020) for "pld"; Mironov et al. (2019) for "rdp"; Abadi et al.
     (2016) for "moments".
     """
-    tally = plan(sampling_rate=sampling_rate, noise_multiplier=noise_multiplier, steps=steps)
+    tally = plan(
+        sampling_rate=sampling_rate,
+        noise_multiplier=noise_multiplier,
+        steps=steps,
+        sampling=sampling,
+    )
     return epsilon_of(tally, delta, accountant)
 
 
@@ -146,6 +173,7 @@ def noise_multiplier(
     steps: int,
     accountant: str = "pld",
     schedule: Sequence[float] | None = None,
+    sampling: str = "poisson",
 ) -> float:
     """Return the noise multiplier with which a run costs at most `epsilon` at `delta`.
 
@@ -181,7 +209,12 @@ def noise_multiplier(
 
     def cost(sigma: float) -> float:
         multipliers: Numbers = sigma if schedule is None else (sigma * factors).tolist()
-        tally = plan(sampling_rate=sampling_rate, noise_multiplier=multipliers, steps=steps)
+        tally = plan(
+            sampling_rate=sampling_rate,
+            noise_multiplier=multipliers,
+            steps=steps,
+            sampling=sampling,
+        )
         return epsilon_of(tally, delta, accountant)
 
     return least_noise(cost, epsilon, f"epsilon={epsilon} at delta={delta}")

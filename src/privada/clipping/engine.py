@@ -130,7 +130,7 @@ class PerExampleEngine:
             parts = torch.autograd.grad(
                 value, list(leaves.values()), allow_unused=True, materialize_grads=True
             )
-            rows.append(torch.cat([part.reshape(-1) for part in parts]))
+            rows.append(torch.cat([part.to_dense().reshape(-1) for part in parts]))
         return torch.stack(rows)
 
     def _rows(self, named: dict[str, Tensor], size: int) -> Tensor:

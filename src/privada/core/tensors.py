@@ -87,6 +87,11 @@ class Parameters:
                 "Expected a model with at least one trainable parameter, got none. "
                 "Set requires_grad=True on what should be trained."
             )
+        if any(isinstance(p, nn.parameter.UninitializedParameter) for p in named.values()):
+            raise ModelError(
+                "Expected a model whose parameters have shapes, got lazy layers that have not run "
+                "yet. Run the model once on made-up input first."
+            )
         kinds = {(p.dtype, p.device) for p in named.values()}
         if len(kinds) > 1 or next(iter(named.values())).dtype not in _TYPES:
             listed = ", ".join(sorted(f"{dtype} on {device}" for dtype, device in kinds))

@@ -1,0 +1,49 @@
+"""`make bench`: run everything and write benchmarks/results/foundation.{json,md}."""
+
+import json
+import os
+import platform
+from pathlib import Path
+
+import torch
+
+from benchmarks import accounting, imports, ledger, noise
+
+RESULTS = Path(__file__).parent / "results"
+
+
+def table(rows: list[dict[str, object]]) -> str:
+    lines = ["| what | contender | ms | ratio |", "|---|---|---:|---:|"]
+    for entry in rows:
+        for name, value in entry["milliseconds"].items():
+            ratio = entry["ratio"].get(name)
+            shown = "1 (reference)" if ratio is None else f"{ratio:.2f}"
+            lines.append(f"| {entry['what']} | {name} | {value:.3f} | {shown} |")
+    return "\n".join(lines)
+
+
+def main() -> None:
+    rows = [line for part in (noise, ledger, accounting, imports) for line in part.run()]
+    machine = {
+        "cores": os.cpu_count(),
+        "architecture": platform.machine(),
+        "vector instructions": torch.backends.cpu.get_cpu_capability(),
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "threads": torch.get_num_threads(),
+    }
+    RESULTS.mkdir(exist_ok=True)
+    text = json.dumps({"machine": machine, "rows": rows}, indent=2)
+    (RESULTS / "foundation.json").write_text(text + "\n")
+    facts = ", ".join(f"{name} {value}" for name, value in machine.items())
+    page = (
+        "# Foundation: what the spine costs\n\n"
+        "Written by `make bench`. Contenders are measured in turns within one run; figures are "
+        f"medians unless they say mean. Machine: {facts}.\n\n{table(rows)}\n"
+    )
+    (RESULTS / "foundation.md").write_text(page)
+    print(page)
+
+
+if __name__ == "__main__":
+    main()
