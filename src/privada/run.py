@@ -15,7 +15,6 @@ from torch import nn
 
 from privada import data as private_data
 from privada.accounting import Budget, Ledger, Statement, epsilon_of, events
-from privada.accounting.accountants import accountant_for
 from privada.accounting.calibration import least_noise
 from privada.accounting.events import Tally
 from privada.clipping import make_engine, refuse_mixing_layers
@@ -136,7 +135,6 @@ class Run:
         self.ledger = self._open_ledger()
         self.delta = self._find_delta()
         self.run = run or f"{name}-{os.urandom(4).hex()}"
-        self.accountant = accountant_for(events.relation(self.sampler.event(1.0)))
         self.noise_multiplier = self._calibrate()
         self._check_affordable(resumed=run is not None)
         # what the ledger holds beside the steps that a resumed run goes on from
@@ -234,7 +232,7 @@ class Run:
         assert settings.budget is not None
 
         def cost(sigma: float) -> float:
-            return epsilon_of(self.planned(0, -1, sigma), self.delta, self.accountant)
+            return epsilon_of(self.planned(0, -1, sigma), self.delta)
 
         return least_noise(cost, settings.budget.epsilon, str(settings.budget))
 
@@ -247,9 +245,7 @@ class Run:
         if self.ledger.budget is None or not plan:
             return
         after = self.ledger.totals() + plan
-        cost = epsilon_of(
-            after, self.ledger.budget.delta, accountant_for(events.common_relation(after))
-        )
+        cost = epsilon_of(after, self.ledger.budget.delta)
         if cost <= self.ledger.budget.epsilon:
             return
         spent = self.ledger.epsilon()
@@ -303,8 +299,7 @@ class Run:
             queries = min(-(-queries // grain) * grain, max(queries, self.steps * self._queries))
         if queries not in self._epsilons:
             tally = self._before + self.planned(0, queries)
-            accountant = accountant_for(events.common_relation(tally))
-            self._epsilons[queries] = epsilon_of(tally, self.delta, accountant)
+            self._epsilons[queries] = epsilon_of(tally, self.delta)
         return self._epsilons[queries]
 
     def own_tally(self) -> Mapping[DpEvent, int]:
@@ -328,8 +323,8 @@ class Run:
             epsilon=self.epsilon(),
             delta=self.delta,
             run=self.run,
-            run_epsilon=epsilon_of(self.own_tally(), self.delta, self.accountant),
-            accountant=self.accountant,
+            run_epsilon=epsilon_of(self.own_tally(), self.delta),
+            accountant="pld",
             budget=ledger.budget,
             ledger=where,
             method=method,

@@ -6,37 +6,39 @@ from collections.abc import Mapping
 from functools import lru_cache
 
 import numpy as np
-from dp_accounting import DpEvent, GaussianDpEvent, PoissonSampledDpEvent, get_epsilon_gaussian
+from dp_accounting import DpEvent, get_epsilon_gaussian
 
 from privada.accounting import events, pld, rdp
 from privada.accounting.events import REPLACE
-from privada.core.errors import EventError
+from privada.accounting.pld import Mechanism
 from privada.core.validation import one_of, probability
 
 ACCOUNTANTS = ("pld", "rdp", "moments")
 
 # Up to here every multiplier is charged as it is; beyond, they are grouped and rounded against us.
-_MOST_DISTINCT = {"pld": 48, "rdp": 2000, "moments": 2000}
+_MOST_DISTINCT = {"pld": 48, "rdp": 2000}
 _GROUPING_STABLE = 5e-3
 _MOST_GROUPS = 384
 
-Mechanism = pld.Mechanism
 
+def _mechanisms(counts: Mapping[DpEvent, int], relation: str) -> dict[Mechanism, int]:
+    """Return sampled Gaussians by rate and multiplier, all unsampled ones made into one.
 
-def _mechanisms(counts: Mapping[DpEvent, int]) -> dict[Mechanism, int]:
-    """Return Poisson-sampled Gaussians by rate and multiplier, all unsampled ones made into one.
-
-    Gaussian releases on the same records compose exactly: their inverse variances add.
+    Gaussian releases on the same records compose exactly: their inverse variances add. Replacing
+    a record moves a clipped sum by twice the clip norm, so every multiplier counts half.
     """
+    replacing = relation == REPLACE
+    factor = 0.5 if replacing else 1.0
     found: Counter[Mechanism] = Counter()
     precision = 0.0
     for event, count in counts.items():
-        if isinstance(event, PoissonSampledDpEvent):
-            found[event.sampling_probability, event.event.noise_multiplier] += count
+        rate, sigma = events.sampling_rate(event), factor * events.multiplier(event)
+        if rate < 1:
+            found[Mechanism(rate, sigma, replacing)] += count
         else:
-            precision += count / event.noise_multiplier**2
+            precision += count / sigma**2
     if precision:
-        found[1.0, precision**-0.5] += 1
+        found[Mechanism(1.0, precision**-0.5, replacing)] += 1
     return dict(found)
 
 
@@ -46,19 +48,20 @@ def _grouped(counts: Mapping[Mechanism, int], groups: int) -> dict[Mechanism, in
     Groups are cells of a geometric grid, so that no multiplier or rate moves by more than a
     fixed fraction.
     """
-    values = np.log(np.array(list(counts)))
+    replacing = next(iter(counts)).replacing
+    values = np.log(np.array([(m.rate, m.sigma) for m in counts]))
     spans = np.ptp(values, axis=0)
     varying = int(np.count_nonzero(spans > 1e-12))
     cells = max(1, round(groups ** (1 / max(1, varying))))
     width = np.where(spans > 1e-12, spans / cells, 1.0)
     place = np.minimum((values - values.min(axis=0)) / width, cells - 1).astype(int)
     gathered: dict[tuple[int, ...], tuple[float, float, int]] = {}
-    for cell, ((rate, sigma), n) in zip(map(tuple, place), counts.items(), strict=True):
-        top_rate, low_sigma, total = gathered.get(cell, (rate, sigma, 0))
-        gathered[cell] = max(top_rate, rate), min(low_sigma, sigma), total + n
+    for cell, (m, n) in zip(map(tuple, place), counts.items(), strict=True):
+        top_rate, low_sigma, total = gathered.get(cell, (m.rate, m.sigma, 0))
+        gathered[cell] = max(top_rate, m.rate), min(low_sigma, m.sigma), total + n
     merged: Counter[Mechanism] = Counter()
     for rate, sigma, n in gathered.values():
-        merged[rate, sigma] += n
+        merged[Mechanism(rate, sigma, replacing)] += n
     return dict(merged)
 
 
@@ -79,13 +82,15 @@ def _pld_epsilon(counts: Mapping[Mechanism, int], delta: float) -> float:
 
 
 def _within_range(counts: Mapping[Mechanism, int], delta: float) -> bool:
-    return delta >= pld.SMALLEST_DELTA and all(
-        sigma >= pld.SMALLEST_MULTIPLIER for _, sigma in counts
-    )
+    return delta >= pld.SMALLEST_DELTA and all(m.sigma >= pld.SMALLEST_MULTIPLIER for m in counts)
 
 
-def _as_events(counts: Mapping[Mechanism, int]) -> dict[DpEvent, int]:
-    return {events.poisson(rate, sigma): n for (rate, sigma), n in counts.items()}
+def _rdp_total(counts: Mapping[DpEvent, int], relation: str) -> rdp.Vector:
+    """Return the divergence of a tally, of many multipliers grouped."""
+    if relation == REPLACE or len(counts) <= _MOST_DISTINCT["rdp"]:
+        return rdp.total(counts, relation)
+    grouped = _grouped(_mechanisms(counts, relation), _MOST_DISTINCT["rdp"])
+    return rdp.total({events.poisson(m.rate, m.sigma): n for m, n in grouped.items()}, relation)
 
 
 @lru_cache(maxsize=4096)
@@ -94,30 +99,20 @@ def _epsilon(items: frozenset[tuple[DpEvent, int]], delta: float, accountant: st
     relation = events.common_relation(counts)
     if any(events.multiplier(event) == 0 for event in counts):
         return math.inf
-    if all(isinstance(event, GaussianDpEvent) for event in counts):
-        ((_, sigma),) = _mechanisms(counts)
-        if accountant == "pld":
-            # closed form; rounding is covered by a last digit
-            return float(get_epsilon_gaussian(sigma, delta)) * (1 + 1e-9)
-    if relation == REPLACE:
-        if accountant == "pld":
-            raise EventError(
-                "Expected accountant='rdp' or 'moments' for fixed-size sampling, got "
-                "accountant='pld': no tight loss distribution is known for it here."
-            )
-    else:
-        mechanisms = _mechanisms(counts)
-        if len(mechanisms) > _MOST_DISTINCT[accountant] and accountant != "pld":
-            counts = _as_events(_grouped(mechanisms, _MOST_DISTINCT[accountant]))
     if accountant == "moments":
-        return rdp.moments_epsilon(counts, relation, delta)
+        return rdp.moments_epsilon(_rdp_total(counts, relation), delta)
     if accountant == "rdp":
-        return rdp.to_epsilon(rdp.total(counts, relation), delta)
+        return rdp.to_epsilon(_rdp_total(counts, relation), delta)
+    mechanisms = _mechanisms(counts, relation)
+    if all(m.rate == 1 for m in mechanisms):
+        (single,) = mechanisms
+        # closed form; rounding is covered by a last digit
+        return float(get_epsilon_gaussian(single.sigma, delta)) * (1 + 1e-9)
     if not _within_range(mechanisms, delta):
         return _epsilon(items, delta, "rdp")
     value = _pld_epsilon(mechanisms, delta)
-    if len(mechanisms) <= _MOST_DISTINCT["pld"]:
-        value = min(value, rdp.to_epsilon(rdp.total(counts, relation), delta))
+    if relation != REPLACE and len(mechanisms) <= _MOST_DISTINCT["pld"]:
+        value = min(value, _epsilon(items, delta, "rdp"))
     return value
 
 
@@ -140,8 +135,3 @@ def epsilon_of(counts: Mapping[DpEvent, int], delta: float, accountant: str = "p
     probability("delta", delta)
     items = frozenset((event, n) for event, n in counts.items() if n > 0)
     return _epsilon(items, delta, accountant) if items else 0.0
-
-
-def accountant_for(relation: str) -> str:
-    """Return the tightest accountant for a neighbouring relation."""
-    return "rdp" if relation == REPLACE else "pld"

@@ -39,7 +39,7 @@ def _per_step(name: str, value: Numbers, check: Callable[[str, object], float]) 
 
 
 def _fixed_size(sampling_rate: float, noise_multiplier: float) -> DpEvent:
-    """Return the event of a fixed-size sample at a rate, rounded up to a whole number of records."""
+    """Return the event of a fixed-size sample at a rate, rounded up to whole records."""
     population = 10**9
     return events.fixed_size(
         population, min(population, math.ceil(sampling_rate * population)), noise_multiplier
@@ -109,7 +109,6 @@ def epsilon(
     up.
 
     Edge cases: `steps` may be left out when a sequence is given. A rate of 1 is full batch.
-    Fixed-size sampling has no "pld"; ask for "rdp".
 
     Example:
         >>> import privada as pv

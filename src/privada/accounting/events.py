@@ -84,6 +84,16 @@ def multiplier(event: DpEvent) -> float:
     return float(inner.noise_multiplier)
 
 
+def sampling_rate(event: DpEvent) -> float:
+    """Return the share of the records that an elementary event looks at."""
+    relation(event)
+    if isinstance(event, PoissonSampledDpEvent):
+        return float(event.sampling_probability)
+    if isinstance(event, SampledWithoutReplacementDpEvent):
+        return float(event.sample_size / event.source_dataset_size)
+    return 1.0
+
+
 def common_relation(events: Iterable[DpEvent]) -> str:
     """Return the one relation of all events; refuse a mixture."""
     found = {relation(event) for event in events} - {EITHER}

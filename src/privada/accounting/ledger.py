@@ -15,7 +15,7 @@ from typing import Any
 from dp_accounting import DpEvent
 
 from privada.accounting import events
-from privada.accounting.accountants import accountant_for, epsilon_of
+from privada.accounting.accountants import epsilon_of
 from privada.accounting.budget import Budget
 from privada.accounting.events import Tally
 from privada.core.errors import ArgumentError, BudgetExceeded, EventError, LedgerError
@@ -376,8 +376,7 @@ class Ledger:
 
     def _cost(self, totals: Tally) -> float:
         assert self.budget is not None
-        accountant = accountant_for(events.common_relation(totals))
-        return epsilon_of(totals, self.budget.delta, accountant)
+        return epsilon_of(totals, self.budget.delta)
 
     def _certify(
         self,
@@ -462,4 +461,4 @@ class Ledger:
                 )
             delta = self.budget.delta
         totals = self.totals()
-        return epsilon_of(totals, delta, accountant_for(events.common_relation(totals)))
+        return epsilon_of(totals, delta)

@@ -7,7 +7,9 @@ The grid is refined until epsilon no longer moves. dp_accounting does the same p
 is the oracle that the tests hold this module to.
 
 References: Koskela, Jalko and Honkela (2020), Computing Tight Differential Privacy Guarantees
-Using FFT; Doroshenko, Ghazi, Kamath, Kumar and Manurangsi (2022), Connect the Dots.
+Using FFT; Doroshenko, Ghazi, Kamath, Kumar and Manurangsi (2022), Connect the Dots; for fixed-size
+sampling, Balle, Barthe and Gaboardi (2018), Privacy Amplification by Subsampling, Theorem 11, and
+Zhu, Dong and Wang (2022), Optimal Accounting of Differential Privacy via Characteristic Function.
 """
 
 import math
@@ -15,6 +17,7 @@ from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,8 +28,20 @@ from privada.accounting import rdp
 
 Vector = NDArray[np.float64]
 Transform = NDArray[np.complex128]
-# A mechanism is (sampling rate, noise multiplier) under add-or-remove-one.
-Mechanism = tuple[float, float]
+
+
+class Mechanism(NamedTuple):
+    """A sampled Gaussian release: the rate, and the noise over what one record can change.
+
+    `replacing` is False for Poisson sampling under add-or-remove-one, True for fixed-size sampling
+    under replace-one, where a record's exchange changes a clipped sum by up to twice the clip norm
+    and the multiplier is over that.
+    """
+
+    rate: float
+    sigma: float
+    replacing: bool = False
+
 
 # Mass that may be cut from each tail of a composition, and what rounding in the transforms may
 # misplace, at least and for each composition; all are added to delta. The tests measure the
@@ -83,14 +98,25 @@ def _loss_grids(mechanism: Mechanism, interval: float) -> tuple[_Grid, _Grid]:
 
     Connect-the-dots: the hockey-stick curve is taken at the grid points and joined by straight
     lines in e^epsilon, which lie above it. The second distribution is the first one's dual.
+
+    For replacing a record the curve at epsilon >= 0 is the same, q delta(epsilon') with
+    e^epsilon = 1 + q (e^epsilon' - 1), by the amplification theorem for sampling without
+    replacement; at epsilon < 0 it follows from that by the symmetry of the relation. The whole
+    curve is convex in e^epsilon, so one pair of distributions has it and may be composed.
     """
-    rate, sigma = mechanism
+    rate, sigma, replacing = mechanism
     losses_at = (np.array([-_REACH, _REACH]) * sigma + [0, 1] - 0.5) / sigma**2
     ends = losses_at if rate == 1 else np.logaddexp(math.log1p(-rate), math.log(rate) + losses_at)
     low, high = math.floor(ends[0] / interval), math.ceil(ends[1] / interval)
+    if replacing:
+        low = -high
     epsilon = np.arange(low, high + 1) * interval
-    values = _divergences(epsilon, rate, sigma)
     zero = -low
+    if replacing:
+        right = _divergences(epsilon[zero:], rate, sigma)
+        values = np.concatenate([(right * np.exp(-epsilon[zero:]))[:0:-1], right])
+    else:
+        values = _divergences(epsilon, rate, sigma)
     below = np.append(values[:zero], values[zero])  # delta(0) is its own complement
     rises, falls = np.diff(below), -np.diff(values[zero:])
     up, down = math.expm1(interval), -math.expm1(-interval)
@@ -222,7 +248,7 @@ def _solve(losses: Vector, probabilities: Vector, infinity: float, delta: float)
 
 
 def _at_interval(counts: Mapping[Mechanism, int], delta: float, interval: float) -> float:
-    directions = (0,) if all(rate == 1 for rate, _ in counts) else (0, 1)
+    directions = (0,) if all(m.rate == 1 or m.replacing for m in counts) else (0, 1)
     return max(_solve(*_composed(counts, interval, d), delta) for d in directions)
 
 
@@ -239,7 +265,7 @@ def _points(counts: Mapping[Mechanism, int], interval: float) -> int:
 def _settle(counts: Mapping[Mechanism, int], delta: float) -> tuple[float, float]:
     """Return an interval fine enough for the composition, and its epsilon."""
     second = int(np.searchsorted(rdp.ORDERS, 2.0))
-    power = sum(n * rdp.sampled_gaussian(*m)[second] for m, n in counts.items())
+    power = sum(n * rdp.sampled_gaussian(m.rate, m.sigma)[second] for m, n in counts.items())
     known, _ = _settled.get(frozenset(counts), (0.0, 0))
     interval = 4 * known or float(power + 12 * math.sqrt(power)) / 2048
     value = _at_interval(counts, delta, interval)
@@ -253,7 +279,9 @@ def _settle(counts: Mapping[Mechanism, int], delta: float) -> tuple[float, float
 
 
 def epsilon(
-    counts: Mapping[Mechanism, int], delta: float, interval: float | None = None
+    counts: Mapping[Mechanism, int] | Mapping[tuple[float, float], int],
+    delta: float,
+    interval: float | None = None,
 ) -> tuple[float, float]:
     """Return the epsilon at `delta` of a composition, and the interval of the grid it is from.
 
@@ -266,13 +294,14 @@ def epsilon(
     """
     if not counts:
         return 0.0, 0.0
+    composed = {Mechanism(*mechanism): count for mechanism, count in counts.items()}
     if interval is not None:
-        return _at_interval(counts, delta, interval), interval
-    names, total = frozenset(counts), sum(counts.values())
+        return _at_interval(composed, delta, interval), interval
+    names, total = frozenset(composed), sum(composed.values())
     settled, count = _settled.get(names, (0.0, 0))
     if settled and total <= 2 * count:
-        return _at_interval(counts, delta, settled), settled
-    settled, value = _settle(counts, delta)
+        return _at_interval(composed, delta, settled), settled
+    settled, value = _settle(composed, delta)
     _settled[names] = (settled, total)
     _settled.move_to_end(names)
     while len(_settled) > 256:

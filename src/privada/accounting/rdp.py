@@ -154,12 +154,11 @@ def to_epsilon(rdp: Vector, delta: float) -> float:
     return max(0.0, float(np.nanmin(epsilons)))
 
 
-def moments_epsilon(counts: Mapping[DpEvent, int], relation: str, delta: float) -> float:
+def moments_epsilon(rdp: Vector, delta: float) -> float:
     """Return the epsilon of the moments accountant: whole moments 1 .. 32, the first conversion.
 
     Reference: Abadi et al. (2016), Deep Learning with Differential Privacy, Theorem 2.
     """
-    rdp = total(counts, relation)
     moments = np.arange(1, 33)
     at = np.searchsorted(ORDERS, moments + 1)
     return float(np.min(rdp[at] + math.log(1 / delta) / moments))
