@@ -1,4 +1,5 @@
 import copy
+import math
 
 import numpy as np
 import pytest
@@ -6,6 +7,7 @@ import torch
 from torch import nn
 
 import privada as pv
+from privada.loop import PrivateToken
 from tests.test_training import LOSS, problem, trainer, zeroed
 
 
@@ -59,8 +61,15 @@ def test_any_torch_optimiser_and_scheduler_works_on_the_release(kind):
 def test_epochs_are_counted_over_several_passes():
     loop = run(make(epochs=3), epochs=3)
     assert loop.steps_done == loop.steps == 30
+    assert list(loop.loader) == []
+    loop.criterion(loop.model(PrivateToken("input", loop)), PrivateToken("x", loop)).backward()
     with pytest.raises(pv.ArgumentError, match="planned 30 steps"):
-        run(loop)
+        loop._optimizer.step()
+
+
+def test_the_last_pass_is_shorter_when_epochs_do_not_fill_it():
+    loop = run(make(batch_size=30, epochs=5), epochs=5)
+    assert loop.steps_done == loop.steps == math.ceil(5 * 200 / 30)
 
 
 def test_a_step_charges_and_an_unused_batch_does_not():

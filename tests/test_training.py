@@ -332,8 +332,8 @@ def test_nothing_private_is_in_the_representations_of_values_on_the_way():
 def test_a_diagonal_geometry_goes_through_the_gate():
     run = trainer(seed=2)
     scales = {"weight": torch.full((3, 5), 2.0), "bias": torch.ones(3)}
-    release = run._run.gate.query(pv.geometry.diagonal(scales), 1.0)
-    restored = trainer(seed=2)._run.gate.query(pv.geometry.diagonal(scales, restore=True), 1.0)
+    release = run.gate.query(pv.geometry.diagonal(scales), 1.0)
+    restored = trainer(seed=2).gate.query(pv.geometry.diagonal(scales, restore=True), 1.0)
     flat = run._run.parameters.layout.join(scales)
     assert torch.allclose(restored.gradient, release.gradient * flat)
     assert torch.equal(release.gradient, release.value / 20)
@@ -341,7 +341,7 @@ def test_a_diagonal_geometry_goes_through_the_gate():
 
 def test_the_expected_batch_size_divides_whatever_was_drawn():
     run = trainer(seed=2)
-    assert {run._run.gate.query(pv.geometry.isotropic(), 1.0).batch_size for _ in range(5)} == {20}
+    assert {run.gate.query(pv.geometry.isotropic(), 1.0).batch_size for _ in range(5)} == {20}
 
 
 def test_the_progress_bar_ends_with_the_epsilon(capsys):

@@ -19,6 +19,7 @@ from privada.core.validation import positive
 from privada.core.values import ClippedSum, Release
 from privada.geometry import Geometry, Whitening
 from privada.noise import GaussianNoise
+from privada.noise.hidden import hidden_generator
 from privada.sampling import Sampler
 
 # Durable commits may take this share of a run's time; blocks of charges grow until they do.
@@ -39,6 +40,21 @@ class Gate:
     Edge cases: an empty draw releases noise alone. A record that cannot be read, or on which the
     model fails, counts as zero, since an exception would tell that it is there; if the model fails
     on a made-up example as well, the fault is not the data's and the exception is raised.
+
+    Example:
+        A method asks the gate that a trainer has made, and gets a release:
+
+        >>> import privada as pv, torch
+        >>> trainer = pv.Trainer(
+        ...     torch.nn.Linear(2, 1), torch.nn.MSELoss(), (torch.zeros(50, 2), torch.zeros(50, 1)),
+        ...     method=pv.methods.DPSGD(lr=0.1), batch_size=10, steps=3,
+        ...     noise_multiplier=1.0, delta=1e-3,
+        ... )
+        >>> release = trainer.gate.query(pv.geometry.isotropic(), noise_multiplier=1.0)
+        >>> release.value.shape, release.batch_size
+        (torch.Size([3]), 10.0)
+
+    Reference: Abadi et al. (2016), Deep Learning with Differential Privacy, Algorithm 1.
     """
 
     def __init__(
@@ -49,6 +65,7 @@ class Gate:
         parameters: Parameters,
         sampler: Sampler,
         sampling_bits: Bits,
+        model_bits: Bits,
         noise: GaussianNoise,
         ledger: Ledger,
         run: str,
@@ -58,7 +75,8 @@ class Gate:
         upcoming: Callable[[int], Mapping[DpEvent, int]] | None = None,
     ) -> None:
         self._records, self._engine, self._parameters = records, engine, parameters
-        self._sampler, self._sampling_bits, self._noise = sampler, sampling_bits, noise
+        self._sampler, self._noise = sampler, noise
+        self._sampling_bits, self._model_bits = sampling_bits, model_bits
         self._ledger, self._run, self._purpose = ledger, run, purpose
         self._clip, self._batch_size = positive("clip", clip), positive("batch_size", batch_size)
         self._upcoming = upcoming
@@ -128,7 +146,9 @@ class Gate:
         """
         whitening = self._lay_out(geometry)
         self._pay(self._sampler.event(positive("noise_multiplier", noise_multiplier)))
-        clipped = self._clipped(self._sampler.draw(self._sampling_bits), whitening)
+        indices = self._sampler.draw(self._sampling_bits)
+        with hidden_generator(self._model_bits, self._parameters.device):
+            clipped = self._clipped(indices, whitening)
         release = self._noise.release(clipped, noise_multiplier, self._batch_size)
         return geometry.restore(release, whitening)
 

@@ -92,7 +92,10 @@ class PrivateModel(nn.Module):
 
 
 class PrivateLoader:
-    """Gives as many pairs of tokens as an epoch has steps, until the planned steps are taken."""
+    """Gives as many pairs of tokens as an epoch has steps, until the planned steps are taken.
+
+    The plan has ceil(epochs n / batch_size) steps, so the last of several passes may be shorter.
+    """
 
     def __init__(self, loop: "PrivateLoop", per_epoch: int) -> None:
         self._loop, self._per_epoch = loop, per_epoch
@@ -101,11 +104,6 @@ class PrivateLoader:
         return self._per_epoch
 
     def __iter__(self) -> Iterator[tuple[PrivateToken, PrivateToken]]:
-        if self._loop.steps_done >= self._loop.steps:
-            raise ArgumentError(
-                f"Expected at most the planned {self._loop.steps} steps, all of which are taken. "
-                "Plan more epochs or steps when making the loop: the noise depends on it."
-            )
         for _ in range(self._per_epoch):
             if self._loop.steps_done >= self._loop.steps:
                 return
@@ -291,7 +289,8 @@ class PrivateLoop:
             raise ArgumentError("Expected optimizer.step() without a closure, got one.")
         if self.steps_done >= self.steps:
             raise ArgumentError(
-                f"Expected at most the planned {self.steps} steps, all of which are taken."
+                f"Expected at most the planned {self.steps} steps, all of which are taken. "
+                "Plan more epochs or steps when making the loop: the noise depends on it."
             )
         before = self._module.training
         self._module.train()

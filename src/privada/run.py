@@ -4,13 +4,12 @@ import math
 import os
 import warnings
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
-from dp_accounting import DpEvent
 from torch import nn
 
 from privada import data as private_data
@@ -20,7 +19,7 @@ from privada.accounting.events import Tally
 from privada.clipping import make_engine, refuse_mixing_layers
 from privada.clipping.engine import Loss, call
 from privada.clipping.layers import refuse_mixing_models
-from privada.core.errors import ArgumentError, BudgetExceeded, ModelError
+from privada.core.errors import ArgumentError, BudgetExceeded, LedgerError, ModelError
 from privada.core.randomness import make_bits
 from privada.core.tensors import Parameters
 from privada.core.validation import one_of, positive, probability, whole
@@ -136,18 +135,20 @@ class Run:
         self.delta = self._find_delta()
         self.run = run or f"{name}-{os.urandom(4).hex()}"
         self.noise_multiplier = self._calibrate()
+        self._check_continues()
         self._check_affordable(resumed=run is not None)
         # what the ledger holds beside the steps that a resumed run goes on from
         self._before: Tally = self.ledger.totals() - self.planned(0, self.done)
-        self.noise = GaussianNoise(make_bits(settings.seed, "noise"))
-        self.sampling_bits = make_bits(settings.seed, "sampling")
+        self.bits = {use: make_bits(settings.seed, use) for use in ("noise", "sampling", "model")}
+        self.noise = GaussianNoise(self.bits["noise"])
         self._epsilons: dict[int, float] = {}
         self.gate = Gate(
             records=self.records,
             engine=self._engine,
             parameters=self.parameters,
             sampler=self.sampler,
-            sampling_bits=self.sampling_bits,
+            sampling_bits=self.bits["sampling"],
+            model_bits=self.bits["model"],
             noise=self.noise,
             ledger=self.ledger,
             run=self.run,
@@ -236,6 +237,16 @@ class Run:
 
         return least_noise(cost, settings.budget.epsilon, str(settings.budget))
 
+    def _check_continues(self) -> None:
+        """Raise unless the ledger holds the steps that a resumed run goes on from."""
+        own = self.own_tally()
+        if any(own[event] < count for event, count in self.planned(0, self.done).items()):
+            raise LedgerError(
+                f"Expected the ledger that run {self.run!r} was charged to, got {self.ledger!r}, "
+                f"which does not hold its first {self.done} releases. Resume with the ledger file "
+                "that the run was started with; one in memory is gone with its process."
+            )
+
     def _check_affordable(self, resumed: bool) -> None:
         """Raise before the first step if the ledger cannot pay for the whole run.
 
@@ -302,7 +313,7 @@ class Run:
             self._epsilons[queries] = epsilon_of(tally, self.delta)
         return self._epsilons[queries]
 
-    def own_tally(self) -> Mapping[DpEvent, int]:
+    def own_tally(self) -> Tally:
         """Return what this run has been charged."""
         own: Tally = Counter()
         for charge in self.ledger.charges():

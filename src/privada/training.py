@@ -15,6 +15,7 @@ from privada.clipping.engine import Loss
 from privada.core.errors import ArgumentError, CheckpointError
 from privada.core.randomness import SeededBits
 from privada.core.validation import whole
+from privada.gate import Gate
 from privada.methods import Method
 from privada.run import Run, Settings
 
@@ -69,7 +70,7 @@ class Trainer:
         >>> import privada as pv, torch
         >>> from sklearn.datasets import load_breast_cancer
         >>> x, y = load_breast_cancer(return_X_y=True)
-        >>> x = (x / x.max(axis=0)).astype("float32")
+        >>> x = (x / 5000).astype("float32")  # a bound that is known without the data
         >>> trainer = pv.Trainer(
         ...     torch.nn.Linear(30, 2), torch.nn.CrossEntropyLoss(), (x, y),
         ...     method=pv.methods.DPSGD(lr=1.0, clip=1.0),
@@ -172,6 +173,11 @@ class Trainer:
         return self._run.noise_multiplier
 
     @property
+    def gate(self) -> Gate:
+        """The gate to the private data, for methods and experts; every query is charged."""
+        return self._run.gate
+
+    @property
     def ledger(self) -> Ledger:
         """The ledger that the run is charged to."""
         return self._run.ledger
@@ -222,8 +228,9 @@ class Trainer:
                     if checkpoint is not None and self._step % checkpoint_steps == 0:
                         self.save(checkpoint)
         finally:
-            self._run.gate.settle()
-            if checkpoint is not None:
+            if checkpoint is None:
+                self._run.gate.settle()
+            else:
                 self.save(checkpoint)
         return self
 
@@ -272,9 +279,11 @@ class Trainer:
         The ledger stays the authority on what was spent: steps that are taken again from an old
         checkpoint are charged again.
         """
-        self._run.gate.settle()
-        bits = {"noise": self._run.noise.bits, "sampling": self._run.sampling_bits}
-        positions = {k: b.position for k, b in bits.items() if isinstance(b, SeededBits)}
+        positions = {
+            use: bits.position
+            for use, bits in self._run.bits.items()
+            if isinstance(bits, SeededBits)
+        }
         checkpoint.write(
             path,
             {
@@ -288,6 +297,7 @@ class Trainer:
                 "positions": positions,
             },
         )
+        self._run.gate.settle()
 
     def _restore(self, saved: dict[str, Any]) -> None:
         try:
@@ -304,9 +314,9 @@ class Trainer:
         self._rule_state = {key: placed(value) for key, value in saved["rule"].items()}
         self._controller_state = {key: placed(value) for key, value in saved["controller"].items()}
         self._rates = list(saved["rates"])
-        for name, bits in (("noise", self._run.noise.bits), ("sampling", self._run.sampling_bits)):
+        for use, bits in self._run.bits.items():
             if isinstance(bits, SeededBits):
-                bits.position = saved["positions"][name]
+                bits.position = saved["positions"][use]
 
 
 @contextmanager

@@ -38,7 +38,7 @@ def releases(inputs, sigma, clip, rate):
         delta=1e-5,
         population=10,
     )
-    gate = trainer._run.gate
+    gate = trainer.gate
     geometry = pv.geometry.isotropic()
     values = [gate.query(geometry, sigma).value.item() for _ in range(ROUNDS)]
     return np.array(values)
@@ -79,3 +79,34 @@ def test_the_attack_catches_noise_that_is_too_small():
     with_it = releases([100.0], sigma=0.5, clip=1.0, rate=1.0)
     without = releases([0.0], sigma=0.5, clip=1.0, rate=1.0)
     assert empirical_epsilon(with_it, without, 1e-5) > claimed
+
+
+class Dropped(nn.Module):
+    """Dropout before one linear layer."""
+
+    def __init__(self):
+        super().__init__()
+        self.drop, self.layer = nn.Dropout(0.5), nn.Linear(40, 1, bias=False)
+
+    def forward(self, x):
+        return self.layer(self.drop(x))
+
+
+def test_a_known_torch_seed_does_not_tell_the_masks():
+    gates = []
+    for _ in range(2):
+        trainer = pv.Trainer(
+            Dropped(),
+            lambda out, target: (out - target).sum(),
+            (np.ones((8, 40), np.float32), np.zeros((8, 1), np.float32)),
+            method=pv.methods.DPSGD(lr=1.0, clip=100.0),
+            batch_size=8,
+            steps=10,
+            noise_multiplier=1e-6,
+            delta=1e-3,
+        )
+        torch.manual_seed(0)
+        state = torch.get_rng_state()
+        gates.append(trainer.gate.query(pv.geometry.isotropic(), 1e-6).value)
+        assert torch.equal(torch.get_rng_state(), state)
+    assert (gates[0] - gates[1]).abs().max() > 1

@@ -76,9 +76,34 @@ def test_halves_of_a_pair_and_neighbours_are_independent(sample):
 def test_extreme_bits_give_finite_normals_that_reach_the_tails():
     for byte in (0x00, 0xFF, 0x80, 0x7F, 0x01):
         assert np.isfinite(normals(Constant(byte), 16)).all()
-    # all-zero bits are the smallest uniform, 2^-39: the largest radius
+    # all-zero bits are the smallest uniform, 2^-31 of 2^-54: the largest radius
     pair = normals(Constant(0), 2)
-    assert np.hypot(*pair) == pytest.approx(np.sqrt(2 * 39 * np.log(2)), rel=1e-6)
+    assert np.hypot(*pair) == pytest.approx(np.sqrt(2 * 85 * np.log(2)), rel=1e-6)
+
+
+class SmallRadii:
+    """Bits whose leading 31 bits are below a bound, so that only far tails are drawn."""
+
+    secure = False
+
+    def __init__(self, below):
+        self.inner, self.below = SeededBits(4, "tails"), below
+
+    def draw(self, size):
+        drawn = self.inner.draw(size)
+        if self.inner.position == 1:  # the pairs; what follows are the finer uniforms
+            words = drawn.view(np.uint32)
+            words[: words.size // 2] %= self.below
+        return drawn
+
+
+def test_the_far_tails_have_the_right_law():
+    for below in (1 << 11, 1 << 6, 1):
+        pairs = module._PAIRS
+        drawn = normals(SmallRadii(below), 2 * pairs).reshape(2, pairs)
+        # given u < below / 2^31, r^2 / 2 - log(2^31 / below) is a standard exponential
+        excess = (drawn**2).sum(axis=0) / 2 - np.log(2.0**31 / below)
+        assert stats.kstest(excess, "expon").pvalue > 1e-6
 
 
 @given(
@@ -95,7 +120,7 @@ def test_releases_lie_on_a_lattice_that_depends_on_the_noise_alone(std, size, sc
     spacing = 2.0 ** (np.floor(np.log2(std)) - 5)
     points = value.double() / spacing
     assert torch.equal(points, points.round())
-    assert float((value - before).abs().max()) <= 7.4 * std + spacing
+    assert float((value - before).abs().max()) <= 10.9 * std + spacing
 
 
 def test_two_inputs_reach_the_same_set_of_outputs():

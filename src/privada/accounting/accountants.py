@@ -119,8 +119,8 @@ def _epsilon(items: frozenset[tuple[DpEvent, int]], delta: float, accountant: st
 def epsilon_of(counts: Mapping[DpEvent, int], delta: float, accountant: str = "pld") -> float:
     """Return the epsilon at `delta` of everything in a tally.
 
-    Guarantee: an upper bound under every accountant. "pld" also takes the RDP bound where that is
-    lower or where losses leave the range of the grid, so it is never the larger of the two.
+    Guarantee: an upper bound under every accountant. "pld" takes the RDP bound where losses leave
+    the range of the grid, and, for Poisson sampling with few different settings, where it is lower.
 
     Edge cases: an empty tally costs 0; a multiplier of 0 costs infinity; events of two
     neighbouring relations together are refused.

@@ -43,7 +43,17 @@ CREATE TABLE charges (
 
 @dataclass(frozen=True)
 class Charge:
-    """So many releases of one kind, charged to one run for one purpose."""
+    """So many releases of one kind, charged to one run for one purpose.
+
+    Example:
+        >>> import privada as pv
+        >>> from privada.accounting import events
+        >>> ledger = pv.Ledger(None)
+        >>> ledger.charge({events.gaussian(2.0): 3}, run="first", purpose="statistics")
+        >>> (charge,) = ledger.charges()
+        >>> charge.purpose, charge.count
+        ('statistics', 3)
+    """
 
     run: str
     purpose: str

@@ -44,7 +44,8 @@ class SecureBits:
 
     Every draw takes a fresh 256-bit key from the operating system and expands it with AES in
     counter mode. Nothing is kept between draws, so nothing can be repeated by a fork, a copy, a
-    pickle, a restart or a restored snapshot, and no file can hold the key.
+    pickle or a restart, and no file can hold the key. A machine restored from a snapshot relies on
+    its operating system to renew its own randomness.
 
     Example:
         >>> from privada.core.randomness import SecureBits

@@ -12,6 +12,14 @@ class ClippedSum:
     Guarantee: adding or removing one record moves `value` by at most `sensitivity` in Euclidean
     norm. The value itself is private; only a noise source may turn it into a `Release`. Only
     `privada.clipping` makes one.
+
+    Example:
+        >>> import torch
+        >>> from privada import ClippedSum
+        >>> ClippedSum(torch.tensor([0.6, 0.8]), sensitivity=1.0)
+        ClippedSum(<private>, sensitivity=1.0)
+
+    Reference: Abadi et al. (2016), Deep Learning with Differential Privacy, Algorithm 1.
     """
 
     value: Tensor
@@ -28,6 +36,20 @@ class Release:
     `value` is the noisy sum in the whitened space, `noise_std` the standard deviation of the
     noise in each of its coordinates, `batch_size` the public expected batch size. Only
     `privada.noise` makes one.
+
+    Guarantee: everything computed from releases alone is post-processing and costs nothing.
+
+    Example:
+        >>> import torch
+        >>> from privada import ClippedSum
+        >>> from privada.noise import GaussianNoise
+        >>> clipped = ClippedSum(torch.zeros(2), sensitivity=3.0)
+        >>> release = GaussianNoise().release(clipped, noise_multiplier=1.5, batch_size=10)
+        >>> release.noise_std, release.gradient.shape
+        (4.5, torch.Size([2]))
+
+    Reference: Dwork and Roth (2014), The Algorithmic Foundations of Differential Privacy,
+    Proposition 2.1.
     """
 
     value: Tensor

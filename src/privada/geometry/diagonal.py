@@ -15,7 +15,14 @@ Scales = Mapping[str, Tensor] | Tensor | float
 
 @dataclass(frozen=True)
 class Whitening:
-    """A geometry laid out for one model: flat scale and shift, None where they are 1 and 0."""
+    """A geometry laid out for one model: flat scale and shift, None where they are 1 and 0.
+
+    Example:
+        >>> import torch, privada as pv
+        >>> from privada.core.tensors import Parameters
+        >>> pv.geometry.diagonal(2.0).on(Parameters(torch.nn.Linear(1, 1))).scale
+        tensor([2., 2.])
+    """
 
     scale: Tensor | None
     shift: Tensor | None
@@ -27,6 +34,16 @@ class Geometry:
 
     `restores` says whether a release is mapped back by v = scale * r / B + shift, or used as it
     is. `source` says in words where the values come from; the statement repeats it.
+
+    Guarantee: the whitened sum moves by at most the clip norm, whatever the geometry, as long as
+    its values do not depend on the private data except through releases.
+
+    Example:
+        >>> import privada as pv
+        >>> pv.geometry.Geometry(scale=2.0, source="a public corpus").restores
+        False
+
+    Reference: Li et al. (2022), Private Adaptive Optimization with Side Information (000).
     """
 
     scale: Scales | None = None

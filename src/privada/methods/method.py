@@ -11,7 +11,14 @@ from privada.updates import Controller, Rule
 
 @dataclass(frozen=True)
 class Parts:
-    """The four independent choices that make a method."""
+    """The four independent choices that make a method.
+
+    Example:
+        >>> import privada as pv
+        >>> parts = pv.methods.Parts(rule=pv.updates.sgd(), controller=pv.updates.scheduled(0.1))
+        >>> parts.geometry.scale is None, parts.schedule.factor(0)
+        (True, 1.0)
+    """
 
     rule: Rule
     controller: Controller
@@ -26,6 +33,21 @@ class Method:
     A subclass is a frozen dataclass that sets `name` and implements `parts`.
 
     Guarantee: a method sees releases only, so whatever it computes is post-processing.
+
+    Example:
+        >>> from dataclasses import dataclass
+        >>> import privada as pv
+        >>> @dataclass(frozen=True)
+        ... class Scaled(pv.methods.Method):
+        ...     name = "scaled"
+        ...     def parts(self):
+        ...         return pv.methods.Parts(
+        ...             rule=pv.updates.sgd(),
+        ...             controller=pv.updates.scheduled(0.1),
+        ...             geometry=pv.geometry.diagonal(2.0, source="a constant"),
+        ...         )
+        >>> Scaled(clip=0.5).describe()
+        'scaled (clip=0.5)'
     """
 
     name: ClassVar[str] = ""

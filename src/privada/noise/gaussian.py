@@ -9,12 +9,14 @@ import threading
 import torch
 from torch import Tensor
 
-from privada.core.randomness import Bits, SecureBits
+from privada.core.randomness import Bits, SecureBits, uniforms
 from privada.core.validation import positive
 from privada.core.values import ClippedSum, Release
 
 # Pairs of normals made at a time: few enough for the cache, enough for the threads.
 _PAIRS = 1 << 18
+# Below this the 31 leading bits of a uniform are followed by 53 more: one pair in a million.
+_RARE = 1 << 11
 # The lattice that releases lie on has a spacing of 2^-5 to 2^-6 standard deviations, which adds
 # less than one part in ten thousand to the variance of the noise.
 _LATTICE_BITS = 5
@@ -23,8 +25,9 @@ _LATTICE_BITS = 5
 class _Normals:
     """Standard normals by Box-Muller, 64 random bits to a pair, in buffers that are used again.
 
-    The radius takes 38 bits, so the tails reach 7.35 standard deviations; the angle takes 24,
-    which is all that float32 can tell apart.
+    The radius takes 38 bits and, where these are so small that the few values left would show,
+    another 53, so that the tails are true to 10 standard deviations; the angle takes 24 bits, which
+    is all that float32 can tell apart.
     """
 
     def __init__(self, pairs: int) -> None:
@@ -50,7 +53,12 @@ class _Normals:
         torch.bitwise_and(second, 0xFF, out=low)
         angle.copy_(low.bitwise_or_(1))
         radius.copy_(first.bitwise_and_(0x7FFFFFFF))
-        radius.add_(angle, alpha=2.0**-8).mul_(2.0**-31).log_().mul_(-2).sqrt_()
+        radius.add_(angle, alpha=2.0**-8).mul_(2.0**-31)
+        rare = torch.nonzero(first < _RARE).squeeze(1)
+        if rare.numel():
+            finer = torch.from_numpy(uniforms(bits, rare.numel()))
+            radius[rare] = ((first[rare].double() + finer) * 2.0**-31).float()
+        radius.log_().mul_(-2).sqrt_()
         angle.copy_(second.bitwise_right_shift_(8)).add_(0.5).mul_(math.pi * 2.0**-23)
         out = self._out[: 2 * pairs].view(2, pairs)
         torch.cos(angle, out=out[0])

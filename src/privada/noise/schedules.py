@@ -8,6 +8,15 @@ class Schedule:
     """The factor by which each step's noise multiplier differs from the calibrated one.
 
     `factors` is empty for a constant schedule, else it has one entry per step.
+
+    Guarantee: fixed before the first step, so the whole schedule can be charged for in advance.
+
+    Example:
+        >>> from privada.noise import Schedule
+        >>> Schedule((1.0, 1.5)).factor(1)
+        1.5
+
+    Reference: Adaptive Differentially Private Empirical Risk Minimization (003), Algorithm 1.
     """
 
     factors: tuple[float, ...] = ()

@@ -19,6 +19,13 @@ class Rule:
 
     `init(parameters)` returns the first state; `update(release, state, parameters, lr)` returns
     the step to add to the parameters and the next state.
+
+    Guarantee: a rule sees releases only, so whatever it does is post-processing.
+
+    Example:
+        >>> from privada.updates import Rule
+        >>> sign = Rule(lambda parameters: {}, lambda release, state, parameters, lr: (
+        ...     -lr * release.gradient.sign(), state))
     """
 
     init: Callable[[Parameters], State]

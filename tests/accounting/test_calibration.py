@@ -1,0 +1,269 @@
+"""What a budget affords, and what is said about arguments that make no sense."""
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from privada.accounting import batch_size, epsilon, epsilon_of, events, noise_multiplier, pld, steps
+from privada.accounting.calibration import plan
+from privada.core.errors import ArgumentError
+
+NAN, INF = math.nan, math.inf
+
+
+@pytest.mark.parametrize(
+    ("target", "rate", "count", "delta", "accountant"),
+    [
+        (1e-6, 0.01, 1000, 1e-5, "pld"),
+        (1e-3, 0.2, 1, 1e-3, "pld"),
+        (0.1, 0.01, 1000, 1e-5, "rdp"),
+        (0.5, 1.0, 100, 1e-6, "pld"),
+        (1.0, 0.01, 1000, 1e-5, "pld"),
+        (1.0, 0.01, 1000, 1e-5, "moments"),
+        (8.0, 0.004, 15_000, 1e-5, "pld"),
+        (100.0, 0.01, 1000, 1e-5, "pld"),
+        (1000.0, 0.01, 1000, 1e-5, "pld"),
+        (1000.0, 1.0, 100, 1e-6, "pld"),
+        (1e5, 0.01, 1000, 1e-5, "pld"),
+        (1e5, 0.01, 1000, 1e-5, "rdp"),
+    ],
+)
+def test_calibrated_noise_costs_the_budget_and_no_more(target, rate, count, delta, accountant):
+    sigma = noise_multiplier(
+        epsilon=target, delta=delta, sampling_rate=rate, steps=count, accountant=accountant
+    )
+    spent = epsilon(
+        sampling_rate=rate, noise_multiplier=sigma, steps=count, delta=delta, accountant=accountant
+    )
+    assert 0.998 * target < spent <= target
+
+
+@given(
+    target=st.floats(0.05, 20),
+    rate=st.floats(1e-3, 0.5),
+    count=st.integers(1, 2000),
+    delta=st.floats(1e-8, 1e-3),
+)
+@settings(max_examples=10, deadline=None)
+def test_any_calibrated_noise_costs_the_budget_and_no_more(target, rate, count, delta):
+    sigma = noise_multiplier(epsilon=target, delta=delta, sampling_rate=rate, steps=count)
+    spent = epsilon(sampling_rate=rate, noise_multiplier=sigma, steps=count, delta=delta)
+    assert 0.998 * target < spent <= target
+
+
+def test_calibrated_noise_stays_affordable_in_another_process():
+    sigma = noise_multiplier(epsilon=1.0, delta=1e-5, sampling_rate=0.01, steps=1000)
+    for asked_before in ([], [1, 600], [1, 10, 100, 999]):
+        pld._settled.clear()
+        for count in asked_before:
+            pld.epsilon({(0.01, sigma): count}, 1e-5)
+        assert pld.epsilon({(0.01, sigma): 1000}, 1e-5)[0] <= 1.0
+
+
+@pytest.mark.parametrize("accountant", ["pld", "rdp"])
+def test_a_schedule_scales_the_noise_of_each_step(accountant):
+    schedule = [(1 + t) ** 0.25 for t in range(60)]
+    sigma = noise_multiplier(
+        epsilon=1.0,
+        delta=1e-5,
+        sampling_rate=0.1,
+        steps=60,
+        accountant=accountant,
+        schedule=schedule,
+    )
+    spent = epsilon(
+        sampling_rate=0.1,
+        noise_multiplier=[sigma * factor for factor in schedule],
+        delta=1e-5,
+        accountant=accountant,
+    )
+    assert 0.998 < spent <= 1.0
+
+
+def test_a_flat_schedule_is_no_schedule():
+    arguments = {"epsilon": 1.0, "delta": 1e-5, "sampling_rate": 0.05, "steps": 200}
+    flat = noise_multiplier(**arguments, schedule=[2.0] * 200)
+    assert 2 * flat == pytest.approx(noise_multiplier(**arguments), rel=1e-3)
+
+
+def test_a_target_that_no_noise_reaches_is_refused():
+    # 32 moments cannot promise less than log(1 / delta) / 32
+    with pytest.raises(ArgumentError, match=r"epsilon=0\.3 at delta=1e-05.*no amount of noise"):
+        noise_multiplier(
+            epsilon=0.3, delta=1e-5, sampling_rate=0.01, steps=10, accountant="moments"
+        )
+
+
+@pytest.mark.parametrize("accountant", ["pld", "rdp"])
+@pytest.mark.parametrize(("rate", "sigma"), [(0.01, 4.0), (0.3, 1.0), (1.0, 30.0)])
+def test_one_more_step_than_the_most_is_too_many(rate, sigma, accountant):
+    most = steps(
+        epsilon=1.5,
+        delta=1e-5,
+        sampling_rate=rate,
+        noise_multiplier=sigma,
+        accountant=accountant,
+    )
+    event = events.poisson(rate, sigma)
+    assert most > 0 or (rate, sigma) == (0.3, 1.0)
+    assert epsilon_of({event: most}, 1e-5, accountant) <= 1.5
+    assert epsilon_of({event: most + 1}, 1e-5, accountant) > 1.5
+
+
+def test_steps_stop_at_the_limit_and_at_nothing():
+    cheap = {"epsilon": 1.0, "delta": 1e-5, "sampling_rate": 0.01, "noise_multiplier": 100.0}
+    assert steps(**cheap, most=50) == 50
+    dear = {"epsilon": 0.1, "delta": 1e-5, "sampling_rate": 1.0, "noise_multiplier": 1.0}
+    assert steps(**dear) == 0
+
+
+@pytest.mark.parametrize("accountant", ["pld", "rdp"])
+@pytest.mark.parametrize(("sigma", "count"), [(2.0, 1000), (1.0, 10), (20.0, 3000)])
+def test_one_more_record_than_the_largest_batch_is_too_many(sigma, count, accountant):
+    population = 60_000
+    most = batch_size(
+        epsilon=1.0,
+        delta=1e-5,
+        population=population,
+        noise_multiplier=sigma,
+        steps=count,
+        accountant=accountant,
+    )
+    assert 0 < most < population
+    here, beyond = (
+        epsilon_of({events.poisson(size / population, sigma): count}, 1e-5, accountant)
+        for size in (most, most + 1)
+    )
+    assert here <= 1.0 < beyond
+
+
+def test_batches_stop_at_everyone_and_at_nobody():
+    plenty = {"epsilon": 5.0, "delta": 1e-5, "noise_multiplier": 50.0, "steps": 10}
+    assert batch_size(**plenty, population=500) == 500
+    scarce = {"epsilon": 1e-3, "delta": 1e-5, "noise_multiplier": 0.5, "steps": 1000}
+    assert batch_size(**scarce, population=20) == 0
+
+
+def test_a_plan_counts_each_pair_of_rate_and_noise():
+    tally = plan(sampling_rate=[0.1, 0.2, 0.1], noise_multiplier=np.array([1.0, 2.0, 1.0]))
+    assert tally == {events.poisson(0.1, 1.0): 2, events.poisson(0.2, 2.0): 1}
+    assert plan(sampling_rate=1, noise_multiplier=2, steps=7) == {events.gaussian(2.0): 7}
+    assert plan(sampling_rate=(0.5, 0.5), noise_multiplier=3.0) == {events.poisson(0.5, 3.0): 2}
+
+
+@pytest.mark.parametrize("kind", [float, np.float64, np.float32, np.array])
+def test_numpy_scalars_are_numbers(kind):
+    if kind is np.array:
+        kind = lambda x: np.array([x])[0]  # noqa: E731
+    found = epsilon(
+        sampling_rate=kind(0.5), noise_multiplier=kind(2.0), steps=np.int64(10), delta=kind(2**-17)
+    )
+    expected = epsilon(sampling_rate=0.5, noise_multiplier=2.0, steps=10, delta=2**-17)
+    assert found == expected
+
+
+CALLS = {
+    epsilon: {"sampling_rate": 0.1, "noise_multiplier": 1.0, "steps": 10, "delta": 1e-5},
+    noise_multiplier: {"epsilon": 1.0, "delta": 1e-5, "sampling_rate": 0.1, "steps": 10},
+    steps: {"epsilon": 1.0, "delta": 1e-5, "sampling_rate": 0.1, "noise_multiplier": 1.0},
+    batch_size: {
+        "epsilon": 1.0,
+        "delta": 1e-5,
+        "population": 100,
+        "noise_multiplier": 1.0,
+        "steps": 10,
+    },
+}
+BAD = {
+    "epsilon": [0, -1.0, NAN, INF, True, "1", None],
+    "delta": [0, 1, -1e-5, 2.0, NAN, INF, True, "1e-5", None],
+    "sampling_rate": [0, -0.1, 1.5, NAN, INF, True, "0.1", b"0.1", None],
+    "noise_multiplier": [0, -1.0, NAN, INF, True, "1", b"1", None],
+    "steps": [0, -3, 1.5, 10.0, NAN, True, "10"],
+    "population": [0, -1, 1.5, True, "100", None],
+    "accountant": ["gdp", "PLD", None, 3],
+}
+CASES = [
+    (call, name, value)
+    for call, good in CALLS.items()
+    for name, values in BAD.items()
+    if name in good or name == "accountant"
+    for value in values
+]
+
+
+@pytest.mark.parametrize(
+    ("call", "name", "value"), CASES, ids=[f"{c.__name__}-{n}-{v!r}" for c, n, v in CASES]
+)
+def test_a_bad_argument_is_named_with_its_value(call, name, value):
+    with pytest.raises(ArgumentError) as error:
+        call(**{**CALLS[call], name: value})
+    assert name in str(error.value)
+    assert repr(value) in str(error.value)
+
+
+@pytest.mark.parametrize("name", ["sampling_rate", "noise_multiplier"])
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [
+        ([0.5] * 9, "9 entries for steps=10"),
+        ([0.5] * 11, "11 entries for steps=10"),
+        ([], "(0,)"),
+        (np.full((5, 2), 0.5), "(5, 2)"),
+        ([[0.5], [0.5, 0.5]], ""),
+        ([0.5] * 4 + [0.0] + [0.5] * 5, "[4]=0.0"),
+        ([0.5] * 9 + [NAN], "[9]=nan"),
+        ([0.5] * 9 + [-1.0], "[9]=-1.0"),
+        ([0.5] * 9 + [None], "[9]=None"),
+    ],
+    ids=["short", "long", "empty", "matrix", "ragged", "zero", "nan", "negative", "none"],
+)
+def test_a_bad_sequence_is_named_with_its_place(name, value, said):
+    with pytest.raises(ArgumentError) as error:
+        epsilon(**{**CALLS[epsilon], name: value})
+    assert name in str(error.value)
+    assert said in str(error.value)
+
+
+def test_sequences_of_two_lengths_are_refused():
+    with pytest.raises(ArgumentError, match="sampling_rate to have one entry per step"):
+        epsilon(sampling_rate=[0.1] * 2, noise_multiplier=[1.0] * 3, delta=1e-5)
+
+
+def test_steps_are_asked_for_when_nothing_tells_them():
+    with pytest.raises(ArgumentError, match="steps=None"):
+        epsilon(sampling_rate=0.1, noise_multiplier=1.0, delta=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("schedule", "said"),
+    [
+        ([1.0] * 9, "(9,)"),
+        ([], "(0,)"),
+        ([[1.0]] * 10, "(10, 1)"),
+        ([1.0] * 9 + [0.0], "0.0"),
+        ([1.0] * 9 + [-2.0], "-2.0"),
+        ([1.0] * 9 + [NAN], "nan"),
+        ("abc", "abc"),
+    ],
+    ids=["short", "empty", "matrix", "zero", "negative", "nan", "text"],
+)
+def test_a_bad_schedule_is_named(schedule, said):
+    with pytest.raises(ArgumentError) as error:
+        noise_multiplier(**CALLS[noise_multiplier], schedule=schedule)
+    assert "schedule" in str(error.value)
+    assert said in str(error.value)
+
+
+@pytest.mark.parametrize("most", [0, 1.5, True])
+def test_a_bad_limit_of_steps_is_named(most):
+    with pytest.raises(ArgumentError, match=rf"most={most!r}"):
+        steps(**CALLS[steps], most=most)
+
+
+def test_an_unknown_way_of_sampling_is_named():
+    with pytest.raises(ArgumentError, match="sampling='shuffle'"):
+        epsilon(**CALLS[epsilon], sampling="shuffle")
