@@ -1,10 +1,10 @@
 """Checkpoints: one file, written whole or not at all, that holds values and no code."""
 
 import contextlib
+import hashlib
+import io
 import os
-import pickle
 import tempfile
-import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +12,19 @@ import torch
 
 from privada.core.errors import CheckpointError
 
-_FORMAT = "privada-checkpoint"
+# The file is this mark, the SHA-256 of what follows, and a dictionary as torch saves it.
+_MARK = b"PRIVADA\x01"
 _VERSION = 1
+_KINDS = {
+    "settings": dict,
+    "run": str,
+    "step": int,
+    "model": dict,
+    "rule": dict,
+    "controller": dict,
+    "rates": list,
+    "positions": dict,
+}
 
 
 def write(path: str | os.PathLike[str], content: dict[str, Any]) -> None:
@@ -30,7 +41,10 @@ def write(path: str | os.PathLike[str], content: dict[str, Any]) -> None:
         ) from error
     try:
         with os.fdopen(handle, "wb") as file:
-            torch.save({"format": _FORMAT, "version": _VERSION, **content}, file)
+            packed = io.BytesIO()
+            torch.save({"version": _VERSION, **content}, packed)
+            file.write(_MARK + hashlib.sha256(packed.getvalue()).digest())
+            file.write(packed.getvalue())
             file.flush()
             os.fsync(file.fileno())
         Path(draft).replace(target)
@@ -45,32 +59,61 @@ def write(path: str | os.PathLike[str], content: dict[str, Any]) -> None:
 
 def read(path: str | os.PathLike[str], settings: dict[str, Any]) -> dict[str, Any]:
     """Return a checkpoint's content; refuse one that was made with other settings."""
-    try:
-        content = torch.load(path, map_location="cpu", weights_only=True)
-    except FileNotFoundError as error:
+    name = str(path)
+    content = _unpack(name, _bytes_of(path))
+    if content.get("version") != _VERSION:
         raise CheckpointError(
-            f"Cannot read the checkpoint {str(path)!r}: there is no such file."
-        ) from error
-    except (OSError, RuntimeError, EOFError, pickle.UnpicklingError, zipfile.BadZipFile) as error:
-        raise CheckpointError(
-            f"Cannot read the checkpoint {str(path)!r}: it is damaged, cut short, or not a "
-            "checkpoint. Use an earlier one; the ledger still knows what was spent."
-        ) from error
-    if not isinstance(content, dict) or content.get("format") != _FORMAT:
-        raise CheckpointError(
-            f"Cannot read the checkpoint {str(path)!r}: it is not a Privada checkpoint."
+            f"Cannot read the checkpoint {name!r}: it has format {content.get('version')}, this "
+            f"Privada reads format {_VERSION}. Upgrade Privada."
         )
-    if content["version"] > _VERSION:
+    wrong = [key for key, kind in _KINDS.items() if not isinstance(content.get(key), kind)]
+    if wrong:
         raise CheckpointError(
-            f"Cannot read the checkpoint {str(path)!r}: it has format {content['version']}, this "
-            f"Privada reads up to {_VERSION}. Upgrade Privada."
+            f"Cannot read the checkpoint {name!r}: its parts {wrong} are missing or of another "
+            "kind. Use one that Trainer.save wrote."
         )
     saved = content["settings"]
     differing = [key for key in settings if saved.get(key) != settings[key]]
     if differing:
         listed = "; ".join(f"{k}: {saved.get(k)!r} there, {settings[k]!r} here" for k in differing)
         raise CheckpointError(
-            f"Expected the checkpoint {str(path)!r} to be of this run, but it differs in {listed}. "
+            f"Expected the checkpoint {name!r} to be of this run, but it differs in {listed}. "
             "Resume with the settings that the run was started with."
         )
-    return dict(content)
+    return content
+
+
+def _bytes_of(path: str | os.PathLike[str]) -> bytes:
+    try:
+        return Path(path).read_bytes()
+    except FileNotFoundError as error:
+        raise CheckpointError(
+            f"Cannot read the checkpoint {str(path)!r}: there is no such file."
+        ) from error
+    except OSError as error:
+        raise CheckpointError(
+            f"Cannot read the checkpoint {str(path)!r}: {error.strerror}."
+        ) from error
+
+
+def _unpack(name: str, whole: bytes) -> dict[str, Any]:
+    digest, packed = whole[len(_MARK) :][:32], whole[len(_MARK) + 32 :]
+    if not whole.startswith(_MARK):
+        raise CheckpointError(
+            f"Cannot read the checkpoint {name!r}: it is not a Privada checkpoint, or its "
+            "beginning is damaged."
+        )
+    if hashlib.sha256(packed).digest() != digest:
+        raise CheckpointError(
+            f"Cannot read the checkpoint {name!r}: it is damaged or cut short. Use an earlier "
+            "one; the ledger still knows what was spent."
+        )
+    try:
+        content = torch.load(io.BytesIO(packed), map_location="cpu", weights_only=True)
+    except Exception as error:  # whatever torch raises for what it will not load
+        raise CheckpointError(
+            f"Cannot read the checkpoint {name!r}: it holds something other than plain values."
+        ) from error
+    if not isinstance(content, dict):
+        raise CheckpointError(f"Cannot read the checkpoint {name!r}: it is not a Privada one.")
+    return content

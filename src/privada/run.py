@@ -130,12 +130,14 @@ class Run:
             )
         self._schedule, self._queries = schedule, queries
         self.done = done * queries
+        self._last = self.steps * queries
         self._try_model(model, loss)
         self.ledger = self._open_ledger()
         self.delta = self._find_delta()
         self.run = run or f"{name}-{os.urandom(4).hex()}"
         self.noise_multiplier = self._calibrate()
         self._check_continues()
+        self._last = self._within_own_budget()
         self._check_affordable(resumed=run is not None)
         # what the ledger holds beside the steps that a resumed run goes on from
         self._before: Tally = self.ledger.totals() - self.planned(0, self.done)
@@ -247,6 +249,24 @@ class Run:
                 "that the run was started with; one in memory is gone with its process."
             )
 
+    def _within_own_budget(self) -> int:
+        """Return the number of queries after which the run has used up its own budget.
+
+        That is all of them, unless a crash or an old checkpoint has made it pay for some twice.
+        """
+        own, total = self.own_tally(), self._last
+        if self.settings.budget is None or own == self.planned(0, self.done):
+            return total
+        low, high, tried = self.done, total + 1, total
+        while high - low > 1:
+            cost = epsilon_of(own + self.planned(self.done, tried - self.done), self.delta)
+            if cost <= self.settings.budget.epsilon:
+                low = tried
+            else:
+                high = tried
+            tried = (low + high) // 2
+        return low
+
     def _check_affordable(self, resumed: bool) -> None:
         """Raise before the first step if the ledger cannot pay for the whole run.
 
@@ -275,8 +295,7 @@ class Run:
     def planned(self, start: int, count: int, sigma: float | None = None) -> Tally:
         """Return the tally of `count` queries from query `start` on, all that are left for -1."""
         base = self.noise_multiplier if sigma is None else sigma
-        total = self.steps * self._queries
-        end = total if count < 0 else min(total, start + count)
+        end = self._last if count < 0 else min(self._last, start + count)
         if end <= start:
             return Counter()
         if not self._schedule.factors:
@@ -288,6 +307,12 @@ class Run:
 
     def query(self, geometry: Geometry, step: int) -> Release:
         """Return a release for a step."""
+        if self.done >= self._last:
+            raise BudgetExceeded(
+                f"Expected the run to keep to its own budget, {self.settings.budget}, which ends "
+                f"after {self._last} releases: some were charged twice, for a crash or because an "
+                "old checkpoint was resumed. Nothing was charged and no data was read."
+            )
         release = self.gate.query(geometry, self.multiplier(step))
         self.done += 1
         return release

@@ -316,6 +316,8 @@ class Trainer:
         self._rates = list(saved["rates"])
         for use, bits in self._run.bits.items():
             if isinstance(bits, SeededBits):
+                if use not in saved["positions"]:
+                    raise CheckpointError(f"The checkpoint lacks the place in the {use} stream.")
                 bits.position = saved["positions"][use]
 
 
