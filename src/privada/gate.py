@@ -4,7 +4,8 @@ import os
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 from dp_accounting import DpEvent
@@ -13,6 +14,7 @@ from privada import data
 from privada.accounting import Ledger
 from privada.accounting.events import Tally
 from privada.clipping import Batch, Engine
+from privada.core.errors import BudgetExceeded, LedgerError
 from privada.core.randomness import Bits
 from privada.core.tensors import Parameters
 from privada.core.validation import positive
@@ -91,6 +93,7 @@ class Gate:
         self._reserved: Tally = Counter()
         self._pid = os.getpid()
         self._lock = threading.RLock()
+        self._busy = False
         self._block, self._last_commit = 1, 0.0
 
     def __getstate__(self) -> dict[str, Any]:
@@ -102,22 +105,33 @@ class Gate:
         self.__dict__.update(state)
         self._disown()
 
-    def _pay(self, event: DpEvent) -> None:
-        """Use up one reserved charge of `event`, reserving a block of them first if need be."""
+    @contextmanager
+    def _account(self) -> Iterator[None]:
+        """Hold the account: other threads wait, and a signal handler in the middle is refused."""
         if self._pid != os.getpid():
             self._disown()
         with self._lock:
-            if self._reserved[event] == 0:
+            if self._busy:
+                raise LedgerError(
+                    "Cannot use the gate from within one of its own charges, as a signal handler "
+                    "would. Nothing was done; do it after the step."
+                )
+            self._busy = True
+            try:
+                yield
+            finally:
+                self._busy = False
+
+    def _pay(self, event: DpEvent) -> None:
+        """Use up one reserved charge of `event`, reserving a block of them first if need be."""
+        with self._account():
+            if self._reserved[event] <= 0:
                 self._reserve(event)
             self._reserved[event] -= 1
 
     def _reserve(self, event: DpEvent) -> None:
-        upcoming = self._upcoming or (lambda count: {event: 1})
-        block = Counter(upcoming(self._block))
-        if block[event] == 0:  # not what was planned: pay for this one alone
-            block = Counter({event: 1})
         started = time.perf_counter()
-        self._ledger.charge(block, run=self._run, purpose=self._purpose, plan=lambda: upcoming(-1))
+        block = self._charge_block(event)
         now = time.perf_counter()
         self._reserved.update(block)
         if self._last_commit and now - started > _SHARE_OF_TIME * (now - self._last_commit):
@@ -126,11 +140,27 @@ class Gate:
             self._block = max(1, self._block // 2)
         self._last_commit = now
 
+    def _charge_block(self, event: DpEvent) -> Tally:
+        """Charge the next block of the plan, or as much of it as the budget still allows."""
+        upcoming = self._upcoming or (lambda count: {event: 1})
+        size = self._block
+        while True:
+            block = Counter(upcoming(size))
+            if block[event] == 0:  # not what was planned: pay for this one alone
+                block = Counter({event: 1})
+            try:
+                self._ledger.charge(
+                    block, run=self._run, purpose=self._purpose, plan=lambda: upcoming(-1)
+                )
+                return block
+            except BudgetExceeded:
+                if sum(block.values()) == 1:
+                    raise
+                size //= 2
+
     def settle(self) -> None:
         """Return the charges that were reserved and not used."""
-        if self._pid != os.getpid():
-            self._disown()
-        with self._lock:
+        with self._account():
             unused = +self._reserved
             self._reserved = Counter()
             self._ledger.refund(unused, run=self._run, purpose=self._purpose)

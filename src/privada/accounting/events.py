@@ -6,6 +6,7 @@ accountants, not events, know.
 """
 
 import json
+import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
@@ -64,17 +65,26 @@ def tally(event: DpEvent, count: int = 1) -> Tally:
 def relation(event: DpEvent) -> str:
     """Return the neighbouring relation under which an elementary event is accounted."""
     inner = getattr(event, "event", event)
+    found = None
     if isinstance(inner, GaussianDpEvent):
         if isinstance(event, PoissonSampledDpEvent):
-            return ADD_OR_REMOVE
-        if isinstance(event, SampledWithoutReplacementDpEvent):
-            return REPLACE
-        if event is inner:
-            return EITHER
-    raise EventError(
-        f"Expected an event that Privada can account for (Gaussian, alone or with Poisson or "
-        f"fixed-size sampling), got {event!r}. Express the query by one of these."
-    )
+            found, share = ADD_OR_REMOVE, event.sampling_probability
+        elif isinstance(event, SampledWithoutReplacementDpEvent):
+            found, share = REPLACE, event.sample_size / max(1, event.source_dataset_size)
+        elif event is inner:
+            found, share = EITHER, 1.0
+    if found is None:
+        raise EventError(
+            f"Expected an event that Privada can account for (Gaussian, alone or with Poisson or "
+            f"fixed-size sampling), got {event!r}. Express the query by one of these."
+        )
+    # A NaN would compare as neither within a budget nor beyond it.
+    if not (0 <= inner.noise_multiplier < math.inf and 0 < share <= 1):
+        raise EventError(
+            f"Expected a finite noise multiplier of at least 0 and a sampling rate in (0, 1], got "
+            f"{event!r}."
+        )
+    return found
 
 
 def multiplier(event: DpEvent) -> float:
@@ -118,18 +128,18 @@ def encode(event: DpEvent) -> str:
     if isinstance(event, PoissonSampledDpEvent):
         fields = {
             "kind": "poisson",
-            "sampling_rate": event.sampling_probability,
-            "noise_multiplier": event.event.noise_multiplier,
+            "sampling_rate": float(event.sampling_probability),
+            "noise_multiplier": float(event.event.noise_multiplier),
         }
     elif isinstance(event, SampledWithoutReplacementDpEvent):
         fields = {
             "kind": "fixed-size",
-            "population": event.source_dataset_size,
-            "batch_size": event.sample_size,
-            "noise_multiplier": event.event.noise_multiplier,
+            "population": int(event.source_dataset_size),
+            "batch_size": int(event.sample_size),
+            "noise_multiplier": float(event.event.noise_multiplier),
         }
     else:
-        fields = {"kind": "gaussian", "noise_multiplier": event.noise_multiplier}
+        fields = {"kind": "gaussian", "noise_multiplier": float(event.noise_multiplier)}
     return json.dumps(fields, sort_keys=True)
 
 

@@ -1,6 +1,7 @@
 """The ledger: every charge against a data set, in one SQLite file, durable before any release."""
 
 import contextlib
+import hashlib
 import os
 import sqlite3
 import tempfile
@@ -36,6 +37,7 @@ CREATE TABLE charges (
     count INTEGER NOT NULL CHECK (count >= 0),
     first TEXT NOT NULL,
     last TEXT NOT NULL,
+    seal TEXT NOT NULL,
     UNIQUE (run, purpose, event)
 );
 """
@@ -65,6 +67,11 @@ class Charge:
 
 def _now() -> str:
     return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+def _seal(*fields: object) -> str:
+    """Return a digest of some fields, by which damage to the file is noticed."""
+    return hashlib.sha256(repr(fields).encode()).hexdigest()[:32]
 
 
 # Connections that a fork carried into a child: closing one there could disturb its parent.
@@ -114,8 +121,8 @@ class Ledger:
                 f"Expected budget to be a Budget, got budget={budget!r}. "
                 "Write pv.Budget(epsilon, delta)."
             )
-        self.path = None if path is None else Path(path)
-        self._lock = threading.RLock()
+        self.path = None if path is None else self._checked(path)
+        self._lock, self._lock_pid = threading.RLock(), os.getpid()
         self._connection: sqlite3.Connection | None = None
         self._pid = os.getpid()
         self._totals: Tally = Counter()
@@ -129,6 +136,27 @@ class Ledger:
         self._open(budget, dataset)
 
     # ------------------------------------------------------------------ the file
+
+    @staticmethod
+    def _checked(path: str | os.PathLike[str]) -> Path:
+        """Return the absolute path, so that a change of folder does not change the ledger."""
+        if str(path) == ":memory:":
+            raise LedgerError("Expected a path, got ':memory:'. Give None for one in memory.")
+        try:
+            absolute = Path(path).absolute()
+            absolute.stat()
+        except FileNotFoundError:
+            pass
+        except NotADirectoryError as error:
+            raise LedgerError(
+                f"Cannot use the ledger {str(path)!r}: {error.strerror}. "
+                "Check that the folder exists and may be written."
+            ) from error
+        except (OSError, ValueError, TypeError) as error:
+            raise LedgerError(
+                f"Cannot use the ledger {path!r}: {error}. Give the path of a file."
+            ) from error
+        return absolute
 
     @property
     def _name(self) -> str:
@@ -164,10 +192,13 @@ class Ledger:
         connection.executescript(_SCHEMA)
         fields = {
             "dataset": dataset,
-            "epsilon": None if budget is None else repr(budget.epsilon),
-            "delta": None if budget is None else repr(budget.delta),
+            "epsilon": "none" if budget is None else repr(budget.epsilon),
+            "delta": "none" if budget is None else repr(budget.delta),
             "created": _now(),
+            "rows": "0",
+            "releases": "0",
         }
+        fields["seal"] = _seal(*sorted(fields.items()))
         connection.executemany("INSERT INTO meta VALUES (?, ?)", fields.items())
         connection.execute(f"PRAGMA application_id = {_APPLICATION_ID}")
         connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
@@ -220,16 +251,16 @@ class Ledger:
             damage = [row[0] for row in connection.execute("PRAGMA integrity_check(3)")]
             if damage != ["ok"]:
                 raise self._error(sqlite3.DatabaseError(f"malformed ({damage[0]})"), "open")
-            meta = dict(connection.execute("SELECT key, value FROM meta"))
             self._refresh(connection)
+            meta = self._meta(connection)
         except sqlite3.Error as error:
             raise self._error(error, "open") from error
-        except (OSError, EventError) as error:
+        except (OSError, EventError, ValueError, KeyError) as error:
             raise LedgerError(f"Cannot open the ledger {self._name!r}: {error}.") from error
         self.dataset: str = meta["dataset"]
         self.budget: Budget | None = (
             None
-            if meta["epsilon"] is None
+            if meta["epsilon"] == "none"
             else Budget(float(meta["epsilon"]), float(meta["delta"]))
         )
         if dataset is not None and dataset != self.dataset:
@@ -254,7 +285,6 @@ class Ledger:
             if self._connection is not None:
                 _orphans.append(self._connection)
             self._connection, self._version, self._pid = None, None, os.getpid()
-            self._lock = threading.RLock()
         if self._connection is None:
             if self.path is None or not self.path.exists():
                 raise LedgerError(
@@ -270,7 +300,7 @@ class Ledger:
                 "Cannot send a ledger in memory to another process: its charges would be lost. "
                 "Give the ledger a path."
             )
-        return Ledger, (self.path, self.budget)
+        return _reopen, (str(self.path),)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "Ledger":
         return self  # a ledger is the authority on its data set; there is only one
@@ -280,10 +310,10 @@ class Ledger:
 
     def close(self) -> None:
         """Close the file. A ledger in memory is gone."""
-        with self._lock:
+        with self._hold():
             if self._connection is not None and self._pid == os.getpid():
                 self._connection.close()
-                self._connection = None
+                self._connection, self._version = None, None
 
     def __enter__(self) -> "Ledger":
         return self
@@ -292,31 +322,103 @@ class Ledger:
         self.close()
 
     @contextlib.contextmanager
+    def _hold(self) -> Iterator[None]:
+        """Keep other threads out. A fork may have copied the lock while a thread held it."""
+        if self._lock_pid != os.getpid():
+            self._lock, self._lock_pid = threading.RLock(), os.getpid()
+        with self._lock:
+            yield
+
+    @contextlib.contextmanager
     def _transaction(self, doing: str) -> Iterator[sqlite3.Connection]:
         """Hold the file's write lock; commit durably at the end, or change nothing."""
-        connection = self._live()
-        with self._lock:
+        with self._hold():
+            connection = self._live()
+            if connection.in_transaction:
+                raise LedgerError(
+                    f"Cannot {doing} the ledger {self._name!r} from within another charge, as a "
+                    "signal handler would. Nothing was done; do it after that charge."
+                )
             try:
                 connection.execute("BEGIN IMMEDIATE")
-                try:
-                    yield connection
-                    connection.execute("COMMIT")
-                except BaseException:
-                    self._version = None
+                yield connection
+                connection.execute("COMMIT")
+            except BaseException as error:
+                self._version = None
+                if connection.in_transaction:
                     with contextlib.suppress(sqlite3.Error):
                         connection.execute("ROLLBACK")
-                    raise
-            except sqlite3.Error as error:
-                raise self._error(error, doing) from error
+                if isinstance(error, sqlite3.Error):
+                    raise self._error(error, doing) from error
+                raise
+
+    @staticmethod
+    def _meta(connection: sqlite3.Connection) -> dict[str, str]:
+        """Return the ledger's own facts; raise if they are damaged."""
+        meta = dict(connection.execute("SELECT key, value FROM meta"))
+        seal = meta.pop("seal", "")
+        if seal != _seal(*sorted(meta.items())):
+            raise sqlite3.DatabaseError("malformed (its own facts do not match their seal)")
+        return meta
+
+    @classmethod
+    def _rows(cls, connection: sqlite3.Connection) -> list[Charge]:
+        """Return the charges, oldest first; raise if any is damaged or missing."""
+        meta, found = cls._meta(connection), []
+        for *fields, seal in connection.execute(
+            "SELECT run, purpose, event, count, first, last, seal FROM charges ORDER BY id"
+        ):
+            if seal != _seal(*fields):
+                raise sqlite3.DatabaseError("malformed (a charge does not match its seal)")
+            run, purpose, event, count, first, last = fields
+            found.append(Charge(run, purpose, events.decode(event), count, first, last))
+        held = str(len(found)), str(sum(charge.count for charge in found))
+        if held != (meta["rows"], meta["releases"]):
+            raise sqlite3.DatabaseError("malformed (charges are missing)")
+        return found
 
     def _refresh(self, connection: sqlite3.Connection) -> None:
         """Read the totals again if another process has written since."""
         (version,) = connection.execute("PRAGMA data_version").fetchone()
         if version != self._version:
-            rows = connection.execute("SELECT event, SUM(count) FROM charges GROUP BY event")
-            self._totals = Counter({events.decode(text): count for text, count in rows if count})
-            self._version = version
-            self._certified = Counter()
+            totals: Tally = Counter()
+            for charge in self._rows(connection):
+                totals[charge.event] += charge.count
+            self._totals, self._version, self._certified = +totals, version, Counter()
+
+    @classmethod
+    def _add(
+        cls, connection: sqlite3.Connection, run: str, purpose: str, changes: Mapping[DpEvent, int]
+    ) -> None:
+        """Add to the counts of a run, and seal what was changed."""
+        now, new = _now(), 0
+        for event, change in changes.items():
+            key = run, purpose, events.encode(event)
+            old = connection.execute(
+                "SELECT count, first FROM charges WHERE run = ? AND purpose = ? AND event = ?", key
+            ).fetchone()
+            count, first = old or (0, now)
+            new += old is None
+            if count + change < 0:
+                raise LedgerError(
+                    f"Cannot refund {-change} of {events.describe(event)} to run {run!r}: it was "
+                    f"not charged that much."
+                )
+            fields = (*key, count + change, first, now)
+            connection.execute(
+                "INSERT INTO charges (run, purpose, event, count, first, last, seal) "
+                "VALUES (?, ?, ?, ?, ?, ?, ?) ON CONFLICT (run, purpose, event) DO UPDATE SET "
+                "count = excluded.count, last = excluded.last, seal = excluded.seal",
+                (*fields, _seal(*fields)),
+            )
+        meta = cls._meta(connection)
+        meta["rows"] = str(int(meta["rows"]) + new)
+        meta["releases"] = str(int(meta["releases"]) + sum(changes.values()))
+        meta["seal"] = _seal(*sorted(meta.items()))
+        connection.executemany(
+            "UPDATE meta SET value = ? WHERE key = ?",
+            [(meta[key], key) for key in ("rows", "releases", "seal")],
+        )
 
     # ------------------------------------------------------------------ charging
 
@@ -346,13 +448,7 @@ class Ledger:
         with self._transaction("charge") as connection:
             self._refresh(connection)
             self._certify(added, plan)
-            now = _now()
-            connection.executemany(
-                "INSERT INTO charges (run, purpose, event, count, first, last) "
-                "VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT (run, purpose, event) "
-                "DO UPDATE SET count = count + excluded.count, last = excluded.last",
-                [(run, purpose, events.encode(e), n, now, now) for e, n in added.items()],
-            )
+            self._add(connection, run, purpose, added)
             self._totals.update(added)
 
     def refund(self, unused: Mapping[DpEvent, int], *, run: str, purpose: str = "training") -> None:
@@ -362,17 +458,7 @@ class Ledger:
             return
         with self._transaction("refund") as connection:
             self._refresh(connection)
-            for event, count in given.items():
-                done = connection.execute(
-                    "UPDATE charges SET count = count - ? "
-                    "WHERE run = ? AND purpose = ? AND event = ? AND count >= ?",
-                    (count, run, purpose, events.encode(event), count),
-                )
-                if done.rowcount != 1:
-                    raise LedgerError(
-                        f"Cannot refund {count} of {events.describe(event)} to run {run!r}: it was "
-                        "not charged that much."
-                    )
+            self._add(connection, run, purpose, {e: -n for e, n in given.items()})
             self._totals.subtract(given)
 
     @staticmethod
@@ -412,7 +498,7 @@ class Ledger:
                 return
             hopeful = Counter({e: after[e] + (n - after[e]) // 2 for e, n in hopeful.items()})
         cost = self._cost(after)
-        if cost > self.budget.epsilon:
+        if not cost <= self.budget.epsilon:
             spent = self._cost(self._totals)
             raise BudgetExceeded(
                 f"Expected the charge to fit the budget of ledger {self._name!r} "
@@ -440,27 +526,24 @@ class Ledger:
 
     # ------------------------------------------------------------------ reading
 
+    @contextlib.contextmanager
+    def _reading(self) -> Iterator[sqlite3.Connection]:
+        with self._hold():
+            try:
+                yield self._live()
+            except sqlite3.Error as error:
+                raise self._error(error, "read") from error
+
     def charges(self) -> tuple[Charge, ...]:
         """Return everything charged, oldest first."""
-        try:
-            with self._lock:
-                rows = self._live().execute(
-                    "SELECT run, purpose, event, count, first, last FROM charges "
-                    "WHERE count > 0 ORDER BY id"
-                )
-                return tuple(Charge(r, p, events.decode(e), n, f, t) for r, p, e, n, f, t in rows)
-        except sqlite3.Error as error:
-            raise self._error(error, "read") from error
+        with self._reading() as connection:
+            return tuple(charge for charge in self._rows(connection) if charge.count)
 
     def totals(self) -> Tally:
         """Return how often each event was charged."""
-        connection = self._live()
-        try:
-            with self._lock:
-                self._refresh(connection)
-                return Counter(self._totals)
-        except sqlite3.Error as error:
-            raise self._error(error, "read") from error
+        with self._reading() as connection:
+            self._refresh(connection)
+            return +self._totals
 
     def epsilon(self, delta: float | None = None) -> float:
         """Return the epsilon of everything charged, at `delta` or at the budget's."""
@@ -472,3 +555,12 @@ class Ledger:
             delta = self.budget.delta
         totals = self.totals()
         return epsilon_of(totals, delta)
+
+
+def _reopen(path: str) -> Ledger:
+    """Return the ledger of a pickle; never start a new one in its place."""
+    if not Path(path).exists():
+        raise LedgerError(
+            f"Cannot open the ledger {path!r}: it is gone. Restore the file from a copy."
+        )
+    return Ledger(path)
