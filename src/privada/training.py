@@ -284,20 +284,22 @@ class Trainer:
             for use, bits in self._run.bits.items()
             if isinstance(bits, SeededBits)
         }
-        checkpoint.write(
-            path,
-            {
-                "settings": self._fingerprint,
-                "run": self._run.run,
-                "step": self._step,
-                "model": self.model.state_dict(),
-                "rule": self._rule_state,
-                "controller": self._controller_state,
-                "rates": self._rates,
-                "positions": positions,
-            },
-        )
-        self._run.gate.settle()
+        try:
+            checkpoint.write(
+                path,
+                {
+                    "settings": self._fingerprint,
+                    "run": self._run.run,
+                    "step": self._step,
+                    "model": self.model.state_dict(),
+                    "rule": self._rule_state,
+                    "controller": self._controller_state,
+                    "rates": self._rates,
+                    "positions": positions,
+                },
+            )
+        finally:
+            self._run.gate.settle()
 
     def _restore(self, saved: dict[str, Any]) -> None:
         try:

@@ -149,12 +149,13 @@ class Ledger:
             pass
         except NotADirectoryError as error:
             raise LedgerError(
-                f"Cannot use the ledger {str(path)!r}: {error.strerror}. "
+                f"Cannot open the ledger {str(path)!r}: {error.strerror}. "
                 "Check that the folder exists and may be written."
             ) from error
         except (OSError, ValueError, TypeError) as error:
             raise LedgerError(
-                f"Cannot use the ledger {path!r}: {error}. Give the path of a file."
+                f"Cannot open the ledger {str(path)!r}: {error}. Give the path of a file that "
+                "may be written."
             ) from error
         return absolute
 
@@ -361,13 +362,30 @@ class Ledger:
             raise sqlite3.DatabaseError("malformed (its own facts do not match their seal)")
         return meta
 
+    @staticmethod
+    @contextlib.contextmanager
+    def _snapshot(connection: sqlite3.Connection) -> Iterator[None]:
+        """Let several statements see the file as it is at one moment."""
+        if connection.in_transaction:
+            yield
+            return
+        try:
+            connection.execute("BEGIN")
+            yield
+        finally:
+            if connection.in_transaction:
+                connection.execute("COMMIT")
+
     @classmethod
     def _rows(cls, connection: sqlite3.Connection) -> list[Charge]:
         """Return the charges, oldest first; raise if any is damaged or missing."""
-        meta, found = cls._meta(connection), []
-        for *fields, seal in connection.execute(
-            "SELECT run, purpose, event, count, first, last, seal FROM charges ORDER BY id"
-        ):
+        found = []
+        with cls._snapshot(connection):
+            meta = cls._meta(connection)
+            rows = connection.execute(
+                "SELECT run, purpose, event, count, first, last, seal FROM charges ORDER BY id"
+            ).fetchall()
+        for *fields, seal in rows:
             if seal != _seal(*fields):
                 raise sqlite3.DatabaseError("malformed (a charge does not match its seal)")
             run, purpose, event, count, first, last = fields
