@@ -350,7 +350,7 @@ class Run:
         """Return the statement of the run as it stands."""
         ledger = self.ledger
         totals = ledger.totals()
-        where = "in memory: gone with this process" if ledger.path is None else str(ledger.path)
+        where = "in memory: gone with this process" if ledger.path is None else ledger.name
         return Statement(
             private=self.noise.secure,
             dataset=ledger.dataset,

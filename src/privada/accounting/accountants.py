@@ -111,7 +111,7 @@ def _epsilon(items: frozenset[tuple[DpEvent, int]], delta: float, accountant: st
     if not _within_range(mechanisms, delta):
         return _epsilon(items, delta, "rdp")
     value = _pld_epsilon(mechanisms, delta)
-    if relation != REPLACE and len(mechanisms) <= _MOST_DISTINCT["pld"]:
+    if relation != REPLACE:
         value = min(value, _epsilon(items, delta, "rdp"))
     return value
 
@@ -120,7 +120,7 @@ def epsilon_of(counts: Mapping[DpEvent, int], delta: float, accountant: str = "p
     """Return the epsilon at `delta` of everything in a tally.
 
     Guarantee: an upper bound under every accountant. "pld" takes the RDP bound where losses leave
-    the range of the grid, and, for Poisson sampling with few different settings, where it is lower.
+    the range of the grid and, for Poisson sampling, where it is lower.
 
     Edge cases: an empty tally costs 0; a multiplier of 0 costs infinity; events of two
     neighbouring relations together are refused.

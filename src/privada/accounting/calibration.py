@@ -27,7 +27,12 @@ def _per_step(name: str, value: Numbers, check: Callable[[str, object], float]) 
         raise ArgumentError(
             f"Expected {name} to be a number or a sequence of numbers, got {value!r}."
         )
-    array = np.asarray(value)
+    try:
+        array = np.asarray(value)
+    except ValueError as error:
+        raise ArgumentError(
+            f"Expected {name} to be a number or a sequence with one entry per step, got {value!r}."
+        ) from error
     if array.ndim == 0:
         return [check(name, value)]
     if array.ndim > 1 or array.size == 0:
@@ -199,7 +204,9 @@ def noise_multiplier(
     probability("delta", delta)
     rate("sampling_rate", sampling_rate)
     whole("steps", steps)
-    factors = np.ones(1) if schedule is None else np.asarray(schedule, dtype=float)
+    factors = np.ones(1)
+    if schedule is not None:
+        factors = np.array(_per_step("schedule", schedule, positive))
     if schedule is not None and factors.shape != (steps,):
         raise ArgumentError(
             f"Expected schedule to have one factor for each of the {steps} steps, got an array of "

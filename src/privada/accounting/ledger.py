@@ -122,6 +122,7 @@ class Ledger:
                 "Write pv.Budget(epsilon, delta)."
             )
         self.path = None if path is None else self._checked(path)
+        self._given = "in memory" if path is None else str(path)
         self._lock, self._lock_pid = threading.RLock(), os.getpid()
         self._connection: sqlite3.Connection | None = None
         self._pid = os.getpid()
@@ -160,8 +161,9 @@ class Ledger:
         return absolute
 
     @property
-    def _name(self) -> str:
-        return "in memory" if self.path is None else str(self.path)
+    def name(self) -> str:
+        """The path as it was given, for people to read."""
+        return self._given
 
     def _error(self, error: Exception, doing: str) -> LedgerError:
         text = str(error)
@@ -177,7 +179,7 @@ class Ledger:
             "unable to open": "Check that the folder exists and may be written.",
         }
         remedy = next((hint for word, hint in remedies.items() if word in text), "")
-        return LedgerError(f"Cannot {doing} the ledger {self._name!r}: {text}. {remedy}".rstrip())
+        return LedgerError(f"Cannot {doing} the ledger {self.name!r}: {text}. {remedy}".rstrip())
 
     @staticmethod
     def _connect(target: str) -> sqlite3.Connection:
@@ -214,7 +216,7 @@ class Ledger:
             os.close(handle)
         except OSError as error:
             raise LedgerError(
-                f"Cannot create the ledger {self._name!r}: {error.strerror}. "
+                f"Cannot create the ledger {self.name!r}: {error.strerror}. "
                 "Check that the folder exists and may be written."
             ) from error
         try:
@@ -234,19 +236,19 @@ class Ledger:
             connection = self._live()
             if self.path is not None and self.path.stat().st_size == 0:
                 raise LedgerError(
-                    f"Cannot open the ledger {self._name!r}: the file is empty. It was cut short; "
+                    f"Cannot open the ledger {self.name!r}: the file is empty. It was cut short; "
                     "restore it from a copy."
                 )
             (application,) = connection.execute("PRAGMA application_id").fetchone()
             (version,) = connection.execute("PRAGMA user_version").fetchone()
             if application != _APPLICATION_ID:
                 raise LedgerError(
-                    f"Cannot open the ledger {self._name!r}: it is a database, but not a Privada "
+                    f"Cannot open the ledger {self.name!r}: it is a database, but not a Privada "
                     "ledger. Give the ledger's own path."
                 )
             if version > SCHEMA_VERSION:
                 raise LedgerError(
-                    f"Cannot open the ledger {self._name!r}: it has format {version}, this Privada "
+                    f"Cannot open the ledger {self.name!r}: it has format {version}, this Privada "
                     f"reads up to {SCHEMA_VERSION}. Upgrade Privada."
                 )
             damage = [row[0] for row in connection.execute("PRAGMA integrity_check(3)")]
@@ -257,7 +259,7 @@ class Ledger:
         except sqlite3.Error as error:
             raise self._error(error, "open") from error
         except (OSError, EventError, ValueError, KeyError) as error:
-            raise LedgerError(f"Cannot open the ledger {self._name!r}: {error}.") from error
+            raise LedgerError(f"Cannot open the ledger {self.name!r}: {error}.") from error
         self.dataset: str = meta["dataset"]
         self.budget: Budget | None = (
             None
@@ -266,12 +268,12 @@ class Ledger:
         )
         if dataset is not None and dataset != self.dataset:
             raise LedgerError(
-                f"Expected the ledger of data set {dataset!r}, got {self._name!r}, which belongs "
+                f"Expected the ledger of data set {dataset!r}, got {self.name!r}, which belongs "
                 f"to {self.dataset!r}. Give that data set's own ledger."
             )
         if budget is not None and budget != self.budget:
             raise LedgerError(
-                f"Expected the ledger {self._name!r} to have {budget}, but it was created with "
+                f"Expected the ledger {self.name!r} to have {budget}, but it was created with "
                 f"{self.budget or 'no limit'}. Open it without a budget to use the one it has."
             )
 
@@ -289,7 +291,7 @@ class Ledger:
         if self._connection is None:
             if self.path is None or not self.path.exists():
                 raise LedgerError(
-                    f"Cannot open the ledger {self._name!r}: it is closed or gone. "
+                    f"Cannot open the ledger {self.name!r}: it is closed or gone. "
                     "Open it again, or restore the file from a copy."
                 )
             self._connection = self._connect(str(self.path))
@@ -307,7 +309,7 @@ class Ledger:
         return self  # a ledger is the authority on its data set; there is only one
 
     def __repr__(self) -> str:
-        return f"Ledger({self._name!r}, {self.budget!r}, dataset={self.dataset!r})"
+        return f"Ledger({self.name!r}, {self.budget!r}, dataset={self.dataset!r})"
 
     def close(self) -> None:
         """Close the file. A ledger in memory is gone."""
@@ -337,7 +339,7 @@ class Ledger:
             connection = self._live()
             if connection.in_transaction:
                 raise LedgerError(
-                    f"Cannot {doing} the ledger {self._name!r} from within another charge, as a "
+                    f"Cannot {doing} the ledger {self.name!r} from within another charge, as a "
                     "signal handler would. Nothing was done; do it after that charge."
                 )
             try:
@@ -519,7 +521,7 @@ class Ledger:
         if not cost <= self.budget.epsilon:
             spent = self._cost(self._totals)
             raise BudgetExceeded(
-                f"Expected the charge to fit the budget of ledger {self._name!r} "
+                f"Expected the charge to fit the budget of ledger {self.name!r} "
                 f"(epsilon={self.budget.epsilon:g} at delta={self.budget.delta:g}), but "
                 f"{spent:.4g} is spent and the charge would make it {cost:.4g}. Take fewer steps, "
                 "more noise or a smaller batch. Nothing was charged and no data was read."

@@ -48,7 +48,7 @@ class Mechanism(NamedTuple):
 # rounding against closed forms.
 _TAIL = 1e-14
 _TRANSFORM_ERROR = 1e-12
-_TRANSFORM_ERROR_EACH = 1e-17
+_TRANSFORM_ERROR_EACH = 1e-16
 # Below these the construction runs out of floating-point range; other accountants take over.
 SMALLEST_DELTA = 1e-10
 SMALLEST_MULTIPLIER = 0.02
@@ -92,6 +92,15 @@ def _divergences(epsilon: Vector, rate: float, sigma: float) -> Vector:
     return np.where(np.isneginf(t), 0.0, np.maximum(value, 0.0))
 
 
+def _reach(mechanism: Mechanism) -> tuple[float, float]:
+    """Return the least and the greatest loss that a grid keeps."""
+    rate, sigma, _ = mechanism
+    losses = (np.array([-_REACH, _REACH]) * sigma + [0, 1] - 0.5) / sigma**2
+    if rate < 1:
+        losses = np.logaddexp(math.log1p(-rate), math.log(rate) + losses)
+    return float(losses[0]), float(losses[1])
+
+
 @lru_cache(maxsize=128)
 def _loss_grids(mechanism: Mechanism, interval: float) -> tuple[_Grid, _Grid]:
     """Return the loss distributions of removing a record and of adding one.
@@ -105,12 +114,11 @@ def _loss_grids(mechanism: Mechanism, interval: float) -> tuple[_Grid, _Grid]:
     curve is convex in e^epsilon, so one pair of distributions has it and may be composed.
     """
     rate, sigma, replacing = mechanism
-    losses_at = (np.array([-_REACH, _REACH]) * sigma + [0, 1] - 0.5) / sigma**2
-    ends = losses_at if rate == 1 else np.logaddexp(math.log1p(-rate), math.log(rate) + losses_at)
+    ends = _reach(mechanism)
     low, high = math.floor(ends[0] / interval), math.ceil(ends[1] / interval)
     if replacing:
         low = -high
-    epsilon = np.arange(low, high + 1) * interval
+    epsilon = np.arange(low, high + 1, dtype=np.float64) * interval
     zero = -low
     if replacing:
         right = _divergences(epsilon[zero:], rate, sigma)
@@ -128,6 +136,8 @@ def _loss_grids(mechanism: Mechanism, interval: float) -> tuple[_Grid, _Grid]:
     masses[-1] = falls[-1] / down
     masses = np.maximum(masses, 0.0)
     removing = _Grid(low, masses, float(values[-1]))
+    if rate == 1:  # the same in both directions
+        return removing, removing
     dual = (masses * np.exp(-epsilon))[::-1]
     adding = _Grid(-high, dual, float(below[0] * math.exp(-epsilon[0])))
     return removing, adding
@@ -190,11 +200,14 @@ def _window(counts: Mapping[Mechanism, int], interval: float, direction: int) ->
         n * (_loss_grids(m, interval)[direction].probabilities.size - 1) for m, n in counts.items()
     )
     slack = math.log(1 / _TAIL)
-    best = math.log2(math.sqrt(2 * slack / variance)) if variance > 0 else 0.0
+    best = round(math.log2(math.sqrt(2 * slack / variance))) if variance > 0 else 0
+    # where large losses are rare, the tail is that of the few that occur
+    size = max(_loss_grids(m, interval)[direction].probabilities.size for m in counts)
+    rare = round(math.log2(slack / size))
     low, high = 0, longest
     # a sweep over many mechanisms is dear, and their sum is close to a Gaussian
-    reach = (6, 3) if len(counts) <= 8 else (2, 2)
-    for exponent in range(round(best) - reach[0], round(best) + reach[1]):
+    margin = 3 if len(counts) <= 8 else 1
+    for exponent in range(min(best, rare) - margin, max(best, rare) + margin):
         order = 2.0**exponent
         upper = sum(n * _log_moment(m, interval, direction, order) for m, n in counts.items())
         lower = sum(n * _log_moment(m, interval, direction, -order) for m, n in counts.items())
@@ -252,8 +265,18 @@ def _at_interval(counts: Mapping[Mechanism, int], delta: float, interval: float)
     return max(_solve(*_composed(counts, interval, d), delta) for d in directions)
 
 
-# For a set of mechanisms, the interval that was fine enough and the count it was settled for.
-_settled: OrderedDict[frozenset[Mechanism], tuple[float, int]] = OrderedDict()
+# For a set of mechanisms, the interval that was fine enough and the counts it was settled for.
+_settled: OrderedDict[frozenset[Mechanism], tuple[float, dict[Mechanism, int]]] = OrderedDict()
+
+
+def _still_settled(counts: Mapping[Mechanism, int], settled: Mapping[Mechanism, int]) -> bool:
+    """Return whether an interval that was settled for some counts serves for others.
+
+    Fewer steps of one mechanism need no finer grid; in a mixture, what matters may have changed.
+    """
+    grown = any(n > 2 * settled[m] for m, n in counts.items())
+    shrunk = len(counts) > 1 and any(2 * n < settled[m] for m, n in counts.items())
+    return not (grown or shrunk)
 
 
 def _points(counts: Mapping[Mechanism, int], interval: float) -> int:
@@ -266,8 +289,10 @@ def _settle(counts: Mapping[Mechanism, int], delta: float) -> tuple[float, float
     """Return an interval fine enough for the composition, and its epsilon."""
     second = int(np.searchsorted(rdp.ORDERS, 2.0))
     power = sum(n * rdp.sampled_gaussian(m.rate, m.sigma)[second] for m, n in counts.items())
-    known, _ = _settled.get(frozenset(counts), (0.0, 0))
-    interval = 4 * known or float(power + 12 * math.sqrt(power)) / 2048
+    known, _ = _settled.get(frozenset(counts), (0.0, {}))
+    widest = max(high - low for low, high in map(_reach, counts))
+    guess = float(power + 12 * math.sqrt(power)) / 2048
+    interval = 4 * known or min(max(guess, widest / (1 << 18)), widest / 64)
     value = _at_interval(counts, delta, interval)
     while _points(counts, interval) * 4 <= _MOST_POINTS:
         finer = _at_interval(counts, delta, interval / 4)
@@ -297,12 +322,14 @@ def epsilon(
     composed = {Mechanism(*mechanism): count for mechanism, count in counts.items()}
     if interval is not None:
         return _at_interval(composed, delta, interval), interval
-    names, total = frozenset(composed), sum(composed.values())
-    settled, count = _settled.get(names, (0.0, 0))
-    if settled and total <= 2 * count:
+    names = frozenset(composed)
+    settled, before = _settled.get(names, (0.0, {}))
+    if settled and _still_settled(composed, before):
         return _at_interval(composed, delta, settled), settled
+    if before and not any(n > 2 * before[m] for m, n in composed.items()):
+        del _settled[names]  # begin anew: the old interval may be far too fine or too coarse
     settled, value = _settle(composed, delta)
-    _settled[names] = (settled, total)
+    _settled[names] = (settled, composed)
     _settled.move_to_end(names)
     while len(_settled) > 256:
         _settled.popitem(last=False)

@@ -122,17 +122,17 @@ class Statement:
                 "the seed can remove it. The figures below are what the same run would guarantee "
                 "with its noise from the secure source, which is the default."
             )
-        return (
-            f"The trained model is ({up(self.epsilon)}, {self.delta:.3g})-differentially private. "
-            f"In words: leave any one {self.unit} out, and every possible outcome becomes at most "
-            f"e^{up(self.epsilon, 3)} times more or less likely, but for a chance of about "
-            f"{self.delta:.1g} that this fails. The smaller the first number, the less anyone can "
-            "learn about a single one, however much they know already."
+        change = (
+            f"leave any one {self.unit} out"
             if self.relation == events.ADD_OR_REMOVE
-            else f"The trained model is ({up(self.epsilon)}, {self.delta:.3g})-differentially "
-            f"private. In words: exchange any one {self.unit} for another, and every possible "
-            f"outcome becomes at most e^{up(self.epsilon, 3)} times more or less likely, but for a "
-            f"chance of about {self.delta:.1g} that this fails."
+            else f"exchange any one {self.unit} for another"
+        )
+        return (
+            f"The trained model is ({up(self.epsilon)}, {up(self.delta, 3)})-differentially "
+            f"private. In words: {change}, and every possible outcome becomes at most "
+            f"e^{up(self.epsilon, 3)} times more or less likely, but for a chance of about "
+            f"{up(self.delta, 1)} that this fails. The smaller the first number, the less anyone "
+            "can learn about a single one, however much they know already."
         )
 
     def _spent(self) -> list[str]:
@@ -162,7 +162,7 @@ class Statement:
             ("Protects", f"each {self.unit}: {relation}"),
             ("Epsilon", f"{up(self.epsilon)} for everything on the ledger"),
             ("", f"{up(self.run_epsilon)} for this run alone"),
-            ("Delta", f"{self.delta:.3g}"),
+            ("Delta", up(self.delta, 3)),
             ("Budget", budget),
             ("Computed by", _ACCOUNTANTS[self.accountant]),
             ("Method", self.method),

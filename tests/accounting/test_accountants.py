@@ -1,0 +1,302 @@
+"""What plans cost: reference values, dp_accounting's traps, and what must always hold."""
+
+import math
+from collections import Counter
+from unittest import mock
+
+import dp_accounting as dp
+import pytest
+from dp_accounting.pld import PLDAccountant
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from privada.accounting import ACCOUNTANTS, accountants, epsilon, epsilon_of, events, pld
+from privada.accounting.pld import Mechanism
+from privada.core.errors import EventError
+from tests.oracles import hockey_stick
+
+REPLACE_ONE = dp.NeighboringRelation.REPLACE_ONE
+
+rates = st.floats(1e-3, 1)
+sigmas = st.floats(0.5, 50)
+counts = st.integers(1, 5000)
+deltas = st.floats(1e-9, 1e-2)
+
+
+def cost(rate, sigma, steps, delta, accountant):
+    return epsilon(
+        sampling_rate=rate,
+        noise_multiplier=sigma,
+        steps=steps,
+        delta=delta,
+        accountant=accountant,
+    )
+
+
+REFERENCE = [
+    (1, 10, 100, 1e-5, 4.7285, 4.3772),
+    (256 / 60_000, 1.1, 14_063, 1e-5, 2.5967, 2.3817),
+    (0.01, 4, 10_000, 1e-5, 1.0355, 0.9469),
+    (0.1, 20, 5000, 1e-6, 1.6641, 1.5467),
+    (0.02, 1.2, 3000, 1e-6, 6.0971, 5.6687),
+]
+
+
+@pytest.mark.parametrize(("rate", "sigma", "steps", "delta", "renyi", "tight"), REFERENCE)
+def test_reference_values(rate, sigma, steps, delta, renyi, tight):
+    # dp_accounting 0.6.0, RDP at its default orders and PLD at an interval of 1e-5
+    assert cost(rate, sigma, steps, delta, "rdp") == pytest.approx(renyi, rel=5e-5)
+    assert cost(rate, sigma, steps, delta, "pld") == pytest.approx(tight, rel=2e-3)
+
+
+def test_reference_value_of_the_moments_accountant():
+    # Abadi et al. (2016), Section 4: 1.26
+    assert cost(0.01, 4, 10_000, 1e-5, "moments") == pytest.approx(1.2586, rel=5e-5)
+
+
+@pytest.mark.parametrize(
+    ("rate", "sigma", "steps", "delta", "published"),
+    [
+        (64 / 24_768, 1.0, 12_384, 4e-5, 1.52),
+        (64 / 60_032, 1.0, 75_040, 1 / 60_000, 1.59),
+        (0.008, 0.7, 2250, 1e-3, 4.13),
+    ],
+    ids=["imdb", "autoencoder", "toy"],
+)
+def test_published_values_of_adadps(rate, sigma, steps, delta, published):
+    assert cost(rate, sigma, steps, delta, "rdp") == pytest.approx(published, abs=5e-3)
+
+
+def test_reference_value_of_one_run_of_a_selection():
+    assert cost(250 / 60_000, 4.0, 2500, 1e-6, "rdp") == pytest.approx(0.230, abs=5e-4)
+    assert cost(250 / 60_000, 4.0, 2500, 1e-6, "pld") == pytest.approx(0.203, abs=5e-4)
+
+
+SCHEDULE = [t**0.25 for t in range(1, 1001)]
+
+
+def test_reference_values_of_a_thousand_multipliers():
+    found = {
+        name: epsilon(sampling_rate=0.01, noise_multiplier=SCHEDULE, delta=1e-5, accountant=name)
+        for name in ("rdp", "pld")
+    }
+    assert found["rdp"] == pytest.approx(0.9878, rel=5e-5)
+    assert found["pld"] == pytest.approx(0.3031, rel=0.02)
+
+
+@pytest.mark.slow
+def test_a_thousand_multipliers_cost_no_less_than_without_grouping():
+    grouped = epsilon(sampling_rate=0.01, noise_multiplier=SCHEDULE, delta=1e-5)
+    ungrouped, _ = pld.epsilon({(0.01, sigma): 1 for sigma in SCHEDULE}, 1e-5)
+    assert grouped >= ungrouped
+
+
+def theirs(accountant, event, count, delta):
+    accountant.compose(event, count)
+    return accountant.get_epsilon(delta)
+
+
+@pytest.mark.parametrize("accountant", ["rdp", "pld"])
+@pytest.mark.parametrize(("sigma", "steps"), [(2.0, 1), (2.0, 10), (20.0, 100)])
+def test_replacing_a_record_costs_what_twice_the_sensitivity_costs(sigma, steps, accountant):
+    event = dp.GaussianDpEvent(sigma)
+    tight = theirs(PLDAccountant(REPLACE_ONE), event, steps, 1e-5)
+    renyi = theirs(dp.rdp.RdpAccountant(neighboring_relation=REPLACE_ONE), event, steps, 1e-5)
+    assert renyi < 0.6 * tight
+    whole = epsilon_of({events.fixed_size(1000, 1000, sigma): steps}, 1e-5, accountant)
+    beside = {events.gaussian(sigma): steps, events.fixed_size(1000, 1, 1e3): 1}
+    for ours in (whole, epsilon_of(beside, 1e-5, accountant)):
+        assert tight * (1 - 1e-6) <= ours <= 1.15 * tight
+
+
+@pytest.mark.parametrize("accountant", ACCOUNTANTS)
+def test_forty_thousand_multipliers_are_grouped(accountant):
+    plan = [2 + t / 1e4 for t in range(40_000)]
+    found = epsilon(sampling_rate=0.001, noise_multiplier=plan, delta=1e-5, accountant=accountant)
+    assert cost(0.001, 6.0, 40_000, 1e-5, accountant) < found
+    assert found < cost(0.001, 2.0, 40_000, 1e-5, accountant)
+
+
+mixed = st.dictionaries(
+    st.builds(Mechanism, st.floats(1e-3, 1), st.floats(0.3, 30)),
+    st.integers(1, 1000),
+    min_size=2,
+    max_size=60,
+)
+
+
+@given(counts=mixed, groups=st.integers(1, 40))
+@settings(max_examples=200, deadline=None)
+def test_every_group_stands_for_steps_that_cost_no_more(counts, groups):
+    grouped = accountants._grouped(counts, groups)
+    assert sum(grouped.values()) == sum(counts.values())
+    for corner in counts:
+        at_least = [
+            sum(n for m, n in tally.items() if m.rate >= corner.rate and m.sigma <= corner.sigma)
+            for tally in (grouped, counts)
+        ]
+        assert at_least[0] >= at_least[1]
+
+
+@given(
+    sigmas=st.lists(st.floats(0.8, 20), min_size=30, max_size=30, unique=True),
+    rates=st.lists(st.floats(5e-3, 0.3), min_size=30, max_size=30),
+    steps=st.integers(1, 50),
+)
+@settings(max_examples=8, deadline=None)
+def test_grouping_never_under_charges(sigmas, rates, steps):
+    plan = {events.poisson(q, s): steps for q, s in zip(rates, sigmas, strict=True)}
+    ungrouped = {name: epsilon_of(plan, 1e-5, name) for name in ACCOUNTANTS}
+    accountants._epsilon.cache_clear()
+    with mock.patch.dict(accountants._MOST_DISTINCT, dict.fromkeys(ACCOUNTANTS, 3)):
+        grouped = {name: epsilon_of(plan, 1e-5, name) for name in ACCOUNTANTS}
+    accountants._epsilon.cache_clear()
+    assert grouped["pld"] >= ungrouped["pld"] * (1 - 1e-4)
+    assert grouped["rdp"] >= ungrouped["rdp"]
+    assert grouped["moments"] >= ungrouped["moments"]
+
+
+def test_grouping_is_tried_by_the_property_above():
+    plan = {events.poisson(0.01, 1 + k / 10): 1 for k in range(30)}
+    with (
+        mock.patch.dict(accountants._MOST_DISTINCT, {"pld": 3}),
+        mock.patch.object(accountants, "_grouped", wraps=accountants._grouped) as grouped,
+    ):
+        accountants._epsilon.cache_clear()
+        epsilon_of(plan, 1e-5)
+    accountants._epsilon.cache_clear()
+    assert grouped.call_count > 1
+
+
+class ExponentialMechanismDpEvent(dp.DpEvent):
+    """An event of later releases of dp_accounting, whose accountant forgets its count."""
+
+    epsilon = 0.1
+
+
+GAUSSIAN = dp.GaussianDpEvent(1.0)
+UNKNOWN = [
+    ExponentialMechanismDpEvent(),
+    dp.NonPrivateDpEvent(),
+    dp.UnsupportedDpEvent(),
+    dp.LaplaceDpEvent(1.0),
+    dp.dp_event.DiscreteLaplaceDpEvent(1.0, 1),
+    dp.RandomizedResponseDpEvent(0.5, 2),
+    dp.ZCDpEvent(0.1),
+    dp.SampledWithReplacementDpEvent(100, 10, GAUSSIAN),
+    dp.SingleEpochTreeAggregationDpEvent(1.0, 10),
+    dp.dp_event.RepeatAndSelectDpEvent(GAUSSIAN, 10.0, 1.0),
+    dp.dp_event.MixtureOfGaussiansDpEvent(1.0, (1.0, 2.0), (0.5, 0.5)),
+    dp.TruncatedSubsampledGaussianDpEvent(1000, 0.01, 20, 1.0),
+    dp.PoissonSampledDpEvent(0.1, dp.LaplaceDpEvent(1.0)),
+    dp.PoissonSampledDpEvent(0.1, dp.SelfComposedDpEvent(GAUSSIAN, 10)),
+    dp.PoissonSampledDpEvent(0.1, dp.PoissonSampledDpEvent(0.1, GAUSSIAN)),
+]
+
+
+@pytest.mark.parametrize("event", UNKNOWN, ids=lambda event: type(event).__name__)
+def test_an_unknown_event_is_refused_by_name(event):
+    with pytest.raises(EventError, match=type(event).__name__):
+        epsilon_of({event: 1}, 1e-5)
+    with pytest.raises(EventError, match=type(event).__name__):
+        events.tally(dp.ComposedDpEvent([GAUSSIAN, dp.SelfComposedDpEvent(event, 3)]))
+
+
+def test_every_event_of_dp_accounting_is_known_or_refused():
+    known = {
+        dp.GaussianDpEvent,
+        dp.PoissonSampledDpEvent,
+        dp.SampledWithoutReplacementDpEvent,
+        dp.NoOpDpEvent,
+        dp.SelfComposedDpEvent,
+        dp.ComposedDpEvent,
+    }
+    assert set(dp.DpEvent.__subclasses__()) - known == {type(event) for event in UNKNOWN} - known
+
+
+@pytest.mark.parametrize("accountant", ACCOUNTANTS)
+@pytest.mark.parametrize("make", [events.gaussian, lambda s: events.poisson(0.1, s)])
+def test_a_multiplier_of_zero_costs_infinity(make, accountant):
+    assert epsilon_of({make(0.0): 1, events.gaussian(5.0): 3}, 1e-5, accountant) == math.inf
+
+
+@pytest.mark.parametrize("accountant", ACCOUNTANTS)
+@pytest.mark.parametrize(
+    "event",
+    [
+        events.gaussian(math.nan),
+        events.gaussian(-1.0),
+        events.poisson(0.1, math.nan),
+        events.poisson(0.1, math.inf),
+        events.poisson(math.nan, 1.0),
+        events.poisson(1.5, 1.0),
+        events.poisson(0.0, 1.0),
+        events.fixed_size(10, 11, 1.0),
+        events.fixed_size(10, 1, math.nan),
+    ],
+    ids=repr,
+)
+def test_an_event_without_a_meaning_is_refused_and_never_free(event, accountant):
+    with pytest.raises(EventError, match=type(event).__name__):
+        epsilon_of({event: 1}, 1e-5, accountant)
+
+
+@pytest.mark.parametrize("accountant", ACCOUNTANTS)
+def test_nothing_costs_nothing(accountant):
+    assert epsilon_of({}, 1e-5, accountant) == 0
+    assert epsilon_of(Counter({events.gaussian(1.0): 0}), 1e-5, accountant) == 0
+
+
+@pytest.mark.parametrize("accountant", ACCOUNTANTS)
+def test_relations_are_not_mixed(accountant):
+    with pytest.raises(EventError, match="one way of sampling"):
+        epsilon_of(
+            {events.poisson(0.1, 1.0): 1, events.fixed_size(10, 1, 1.0): 1}, 1e-5, accountant
+        )
+
+
+@pytest.mark.parametrize("delta", [1e-12, 1e-8, 1e-5, 1e-2])
+@pytest.mark.parametrize("sigma", [0.05, 0.3, 1.0, 30.0])
+def test_a_gaussian_costs_its_closed_form(sigma, delta):
+    exact = hockey_stick.gaussian_epsilon(sigma, delta)
+    found = epsilon_of({events.gaussian(sigma): 1}, delta)
+    assert exact <= found <= exact * (1 + 1e-8)
+
+
+def test_unsampled_releases_add_their_inverse_variances():
+    apart = {events.gaussian(3.0): 2, events.gaussian(6.0): 4}
+    assert epsilon_of(apart, 1e-5) == pytest.approx(
+        epsilon_of({events.gaussian(math.sqrt(3.0)): 1}, 1e-5), rel=1e-12
+    )
+    beside = epsilon_of({**apart, events.poisson(0.1, 2.0): 10}, 1e-5)
+    merged, _ = pld.epsilon({(1.0, math.sqrt(3.0)): 1, (0.1, 2.0): 10}, 1e-5)
+    assert beside == pytest.approx(merged, rel=1e-9)
+
+
+@given(rate=rates, sigma=sigmas, steps=counts, delta=deltas)
+@settings(max_examples=25, deadline=None)
+def test_the_tight_accountant_is_below_renyi_and_renyi_below_moments(rate, sigma, steps, delta):
+    tight, renyi, moments = (
+        cost(rate, sigma, steps, delta, name) for name in ("pld", "rdp", "moments")
+    )
+    assert 0 <= tight <= renyi * (1 + 1e-9)
+    assert renyi <= moments * (1 + 1e-9)
+
+
+# What refining a grid may leave of the discretisation: pld's _STABLE.
+ROUGHLY = {"pld": 1e-3, "rdp": 1e-9, "moments": 1e-9}
+
+
+@pytest.mark.parametrize("accountant", ACCOUNTANTS)
+@given(rate=rates, sigma=sigmas, steps=counts, delta=deltas, more=st.floats(1.01, 4))
+@settings(max_examples=6, deadline=None)
+def test_cost_is_monotone(accountant, rate, sigma, steps, delta, more):
+    here = cost(rate, sigma, steps, delta, accountant)
+    dearer = {
+        "steps": cost(rate, sigma, steps + math.ceil(steps * (more - 1)), delta, accountant),
+        "rate": cost(min(1, rate * more), sigma, steps, delta, accountant),
+        "noise": cost(rate, sigma / more, steps, delta, accountant),
+        "delta": cost(rate, sigma, steps, delta / more, accountant),
+    }
+    for name, value in dearer.items():
+        assert value >= here * (1 - ROUGHLY[accountant]), name

@@ -1,0 +1,982 @@
+"""The ledger in one process: what it keeps, what it refuses, and what it says of a bad file."""
+
+import contextlib
+import copy
+import math
+import os
+import pickle
+import shutil
+import signal
+import sqlite3
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from dp_accounting import (
+    ComposedDpEvent,
+    DpEvent,
+    GaussianDpEvent,
+    LaplaceDpEvent,
+    PoissonSampledDpEvent,
+    SelfComposedDpEvent,
+)
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from privada.accounting import Budget, Ledger, epsilon_of, events
+from privada.accounting import ledger as ledger_module
+from privada.core.errors import ArgumentError, BudgetExceeded, EventError, LedgerError, PrivadaError
+
+BUDGET = Budget(1.0, 1e-5)
+# alone, a Gaussian has a closed form, so that charging it costs next to nothing
+GAUSSIAN = events.gaussian(20.0)
+POISSON = events.poisson(0.01, 4.0)
+FIXED = events.fixed_size(1000, 10, 4.0)
+
+
+def count(ledger: Ledger) -> int:
+    return sum(charge.count for charge in ledger.charges())
+
+
+def content(path: Path) -> list[str]:
+    """Return the whole database as text, by a connection of its own."""
+    with contextlib.closing(sqlite3.connect(path)) as connection:
+        return list(connection.iterdump())
+
+
+def spend(ledger: Ledger, event: DpEvent = GAUSSIAN, run: str = "spender") -> int:
+    """Charge all that the ledger allows."""
+    most = ledger.affordable(event, 100_000)
+    ledger.charge({event: most}, run=run)
+    return most
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "patients.ledger"
+
+
+# ---------------------------------------------------------------------- what it keeps
+
+
+def test_charges_are_there_when_the_file_is_opened_again(path: Path) -> None:
+    with Ledger(path, BUDGET) as ledger:
+        ledger.charge({GAUSSIAN: 3, POISSON: 10}, run="first")
+        ledger.charge({POISSON: 5}, run="first", purpose="tuning")
+        ledger.charge({POISSON: 2}, run="second")
+        ledger.charge({POISSON: 1}, run="second")
+        told, epsilon = ledger.charges(), ledger.epsilon()
+    again = Ledger(path)
+    assert again.charges() == told
+    assert [(c.run, c.purpose, c.count) for c in told] == [
+        ("first", "training", 3),
+        ("first", "training", 10),
+        ("first", "tuning", 5),
+        ("second", "training", 3),
+    ]
+    assert again.totals() == Counter({GAUSSIAN: 3, POISSON: 18})
+    assert again.epsilon() == epsilon == epsilon_of({GAUSSIAN: 3, POISSON: 18}, BUDGET.delta)
+    assert (again.budget, again.dataset) == (BUDGET, "patients")
+
+
+def test_a_composed_event_is_charged_by_its_parts(path: Path) -> None:
+    ledger = Ledger(path, BUDGET)
+    ledger.charge(
+        ComposedDpEvent([SelfComposedDpEvent(GAUSSIAN, 4), SelfComposedDpEvent(POISSON, 6)]),
+        run="a",
+    )
+    assert ledger.totals() == Counter({GAUSSIAN: 4, POISSON: 6})
+
+
+@pytest.mark.parametrize("event", [GAUSSIAN, POISSON, FIXED, events.poisson(0.1 + 0.2, 1 / 3)])
+def test_events_keep_every_bit(path: Path, event: DpEvent) -> None:
+    Ledger(path).charge({event: 7}, run="a")
+    assert Ledger(path).totals() == Counter({event: 7})
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (GaussianDpEvent(4), GaussianDpEvent(4.0)),
+        (GaussianDpEvent(np.float64(4.0)), GaussianDpEvent(4)),
+        (PoissonSampledDpEvent(1.0, GaussianDpEvent(4.0)), GaussianDpEvent(4.0)),
+        (PoissonSampledDpEvent(0.5, GaussianDpEvent(4)), events.poisson(0.5, 4.0)),
+    ],
+)
+def test_one_event_written_in_two_ways_is_counted_twice(
+    path: Path, one: DpEvent, other: DpEvent
+) -> None:
+    Ledger(path).charge({one: 5}, run="a")
+    Ledger(path).charge({other: 3}, run="a")
+    ledger = Ledger(path)
+    assert count(ledger) == 8
+    assert sum(ledger.totals().values()) == 8
+
+
+def test_every_connection_writes_durably(path: Path) -> None:
+    ledger = Ledger(path, BUDGET)
+    for _ in range(2):
+        connection = ledger._live()
+        assert connection.execute("PRAGMA synchronous").fetchone() == (3,)  # EXTRA
+        assert connection.execute("PRAGMA journal_mode").fetchone() == ("delete",)
+        ledger.close()
+
+
+def test_a_charge_is_committed_when_charge_returns(path: Path) -> None:
+    ledger = Ledger(path, BUDGET)
+    for number in range(1, 4):
+        ledger.charge({GAUSSIAN: 1}, run="a")
+        assert count(Ledger(path)) == number
+
+
+def test_a_charge_of_nothing_changes_nothing(path: Path) -> None:
+    ledger = Ledger(path, BUDGET)
+    ledger.charge({}, run="a")
+    ledger.charge({GAUSSIAN: 0}, run="a")
+    ledger.refund({GAUSSIAN: 0}, run="a")
+    assert ledger.charges() == ()
+    assert ledger.epsilon() == 0.0
+
+
+def test_two_ledgers_on_one_file_see_each_other(path: Path) -> None:
+    one, other = Ledger(path, BUDGET), Ledger(path)
+    for turn in range(6):
+        (one, other)[turn % 2].charge({GAUSSIAN: 1}, run=f"run {turn % 2}")
+        assert one.totals() == other.totals() == Counter({GAUSSIAN: turn + 1})
+
+
+def test_a_closed_ledger_that_is_used_again_knows_what_others_charged(path: Path) -> None:
+    ledger = Ledger(path, BUDGET)
+    ledger.charge({GAUSSIAN: 1}, run="a")
+    ledger.close()
+    spend(Ledger(path))
+    spent = count(Ledger(path))
+    with pytest.raises(LedgerError):  # refused as too much, or as closed
+        ledger.charge({GAUSSIAN: 1}, run="a")
+    assert count(Ledger(path)) == spent
+    assert Ledger(path).epsilon() <= BUDGET.epsilon
+
+
+# ---------------------------------------------------------------------- the budget
+
+
+def test_the_budget_is_spent_to_the_last_charge_and_no_further(path: Path) -> None:
+    ledger = Ledger(path, BUDGET)
+    while True:
+        try:
+            ledger.charge({GAUSSIAN: 1}, run="a")
+        except BudgetExceeded:
+            break
+    number = count(ledger)
+    assert epsilon_of({GAUSSIAN: number}, BUDGET.delta) <= BUDGET.epsilon
+    assert epsilon_of({GAUSSIAN: number + 1}, BUDGET.delta) > BUDGET.epsilon
+    assert ledger.affordable(GAUSSIAN, 10) == 0
+
+
+def test_affordable_is_the_largest_charge_that_passes(path: Path) -> None:
+    ledger = Ledger(path, BUDGET)
+    ledger.charge({POISSON: 100}, run="a")
+    most = ledger.affordable(GAUSSIAN, 100)
+    assert 0 < most < 100
+    with pytest.raises(BudgetExceeded):
+        ledger.charge({GAUSSIAN: most + 1}, run="a")
+    ledger.charge({GAUSSIAN: most}, run="a")
+    assert Ledger(None).affordable(GAUSSIAN, 12) == 12
+
+
+def test_a_refusal_changes_nothing_in_the_file(path: Path) -> None:
+    ledger = Ledger(path, BUDGET)
+    ledger.charge({GAUSSIAN: 5}, run="a")
+    charges, whole, before = ledger.charges(), content(path), path.read_bytes()
+    with pytest.raises(BudgetExceeded, match="Nothing was charged and no data was read"):
+        ledger.charge({GAUSSIAN: 100_000}, run="a")
+    with pytest.raises(BudgetExceeded):
+        ledger.charge({GAUSSIAN: 1, events.gaussian(0.1): 1}, run="b")
+    assert ledger.charges() == charges
+    assert content(path) == whole
+    assert path.read_bytes() == before
+    ledger.charge({GAUSSIAN: 1}, run="a")
+    assert count(Ledger(path)) == 6
+
+
+def test_the_refusal_names_budget_and_cost(path: Path) -> None:
+    ledger = Ledger(path, BUDGET)
+    with pytest.raises(BudgetExceeded) as caught:
+        ledger.charge({GAUSSIAN: 100_000}, run="a")
+    for part in (str(path), "epsilon=1", "delta=1e-05", "0 is spent", "more noise"):
+        assert part in str(caught.value)
+
+
+@pytest.mark.parametrize("wrong", [math.nan, math.inf, -50.0, -math.inf])
+@pytest.mark.parametrize("sampled", [False, True])
+def test_noise_that_is_not_a_positive_number_is_refused(
+    path: Path, wrong: float, sampled: bool
+) -> None:
+    inner = GaussianDpEvent(wrong)
+    event = PoissonSampledDpEvent(0.1, inner) if sampled else inner
+    ledger = Ledger(path, BUDGET)
+    with pytest.raises(PrivadaError):
+        ledger.charge({event: 1}, run="a")
+    assert count(Ledger(path)) == 0
+
+
+@pytest.mark.parametrize("wrong", [math.nan, 0.0, -0.1, 1.5])
+def test_a_sampling_rate_that_is_not_one_is_refused(path: Path, wrong: float) -> None:
+    ledger = Ledger(path, BUDGET)
+    with pytest.raises(PrivadaError):
+        ledger.charge({PoissonSampledDpEvent(wrong, GaussianDpEvent(4.0)): 1}, run="a")
+    assert count(Ledger(path)) == 0
+
+
+def test_no_noise_costs_more_than_any_budget(path: Path) -> None:
+    with pytest.raises(BudgetExceeded):
+        Ledger(path, Budget(1e6, 1e-5)).charge({GaussianDpEvent(0.0): 1}, run="a")
+    assert count(Ledger(path)) == 0
+
+
+@pytest.mark.parametrize("wrong", [-1, 1.5, True, "1", None])
+def test_a_count_that_is_not_one_is_refused(path: Path, wrong: Any) -> None:
+    ledger = Ledger(path, BUDGET)
+    ledger.charge({GAUSSIAN: 5}, run="a")
+    with pytest.raises(ArgumentError, match="count"):
+        ledger.charge({GAUSSIAN: wrong}, run="a")
+    with pytest.raises(ArgumentError, match="count"):
+        ledger.refund({GAUSSIAN: wrong}, run="a")
+    assert count(Ledger(path)) == 5
+
+
+def test_an_unknown_event_and_an_unknown_purpose_are_refused(path: Path) -> None:
+    ledger = Ledger(path, BUDGET)
+    with pytest.raises(EventError, match="LaplaceDpEvent"):
+        ledger.charge({LaplaceDpEvent(1.0): 1}, run="a")
+    with pytest.raises(ArgumentError, match="purpose"):
+        ledger.charge({GAUSSIAN: 1}, run="a", purpose="curiosity")
+    with pytest.raises(LedgerError):
+        ledger.charge({GAUSSIAN: 1}, run=None)  # type: ignore[arg-type]
+    assert count(Ledger(path)) == 0
+
+
+@pytest.mark.parametrize("budget", [BUDGET, None])
+@pytest.mark.parametrize(("first", "second"), [(POISSON, FIXED), (FIXED, POISSON)])
+def test_two_neighbouring_relations_do_not_mix(
+    path: Path, budget: Budget | None, first: DpEvent, second: DpEvent
+) -> None:
+    ledger = Ledger(path, budget)
+    with pytest.raises(EventError, match="one neighbouring relation"):
+        ledger.charge({first: 1, second: 1}, run="a")
+    assert ledger.charges() == ()
+    ledger.charge({first: 1, GAUSSIAN: 1}, run="a")
+    whole = content(path)
+    with pytest.raises(EventError, match="one neighbouring relation"):
+        ledger.charge({second: 1}, run="a")
+    assert content(path) == whole
+    ledger.charge({first: 1}, run="a")
+    assert count(Ledger(path)) == 3
+
+
+def test_a_refund_gives_back_what_was_charged_and_no_more(path: Path) -> None:
+    ledger = Ledger(path, BUDGET)
+    ledger.charge({GAUSSIAN: 5, POISSON: 5}, run="a")
+    ledger.charge({GAUSSIAN: 5}, run="b")
+    whole = content(path)
+    for unused, run, purpose in [
+        ({GAUSSIAN: 6}, "a", "training"),
+        ({GAUSSIAN: 1}, "c", "training"),
+        ({GAUSSIAN: 1}, "a", "tuning"),
+        ({events.gaussian(21.0): 1}, "a", "training"),
+        ({GAUSSIAN: 2, POISSON: 6}, "a", "training"),  # the first part is not kept
+    ]:
+        with pytest.raises(LedgerError, match="not charged that much"):
+            ledger.refund(unused, run=run, purpose=purpose)
+        assert content(path) == whole
+        assert ledger.totals() == Counter({GAUSSIAN: 10, POISSON: 5})
+    ledger.refund({GAUSSIAN: 2, POISSON: 5}, run="a")
+    assert Ledger(path).totals() == ledger.totals() == Counter({GAUSSIAN: 8})
+
+
+def test_a_refunded_budget_can_be_spent_again(path: Path) -> None:
+    ledger = Ledger(path, BUDGET)
+    most = spend(ledger)
+    with pytest.raises(BudgetExceeded):
+        ledger.charge({GAUSSIAN: 1}, run="a")
+    ledger.refund({GAUSSIAN: 2}, run="spender")
+    ledger.charge({GAUSSIAN: 2}, run="a")
+    with pytest.raises(BudgetExceeded):
+        ledger.charge({GAUSSIAN: 1}, run="a")
+    assert count(Ledger(path)) == most
+
+
+def test_a_plan_certifies_charges_without_asking_again(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ledger, asked = Ledger(path, BUDGET), []
+
+    def counted(totals: Mapping[DpEvent, int], *given: Any) -> float:
+        asked.append(dict(totals))
+        return epsilon_of(totals, *given)
+
+    monkeypatch.setattr(ledger_module, "epsilon_of", counted)
+    for _ in range(20):
+        ledger.charge({GAUSSIAN: 1}, run="a", plan={GAUSSIAN: 20})
+    assert asked == [{GAUSSIAN: 20}]
+
+
+def test_a_plan_certified_before_another_process_charged_does_not_count(path: Path) -> None:
+    one = Ledger(path, BUDGET)
+    most = one.affordable(GAUSSIAN, 10_000)
+    one.charge({GAUSSIAN: 1}, run="a", plan={GAUSSIAN: most})
+    Ledger(path).charge({GAUSSIAN: most - 1}, run="b")
+    with pytest.raises(BudgetExceeded):
+        one.charge({GAUSSIAN: 1}, run="a", plan={GAUSSIAN: most - 1})
+    assert count(Ledger(path)) == most
+
+
+def test_a_plan_that_does_not_fit_lets_pass_what_does(path: Path) -> None:
+    ledger = Ledger(path, BUDGET)
+    most = ledger.affordable(GAUSSIAN, 10_000)
+    for _ in range(most):
+        ledger.charge({GAUSSIAN: 1}, run="a", plan={GAUSSIAN: 10 * most})
+    with pytest.raises(BudgetExceeded):
+        ledger.charge({GAUSSIAN: 1}, run="a", plan={GAUSSIAN: 10 * most})
+
+
+# ---------------------------------------------------------------------- any order of events
+
+
+class Operation:
+    """One thing that a user of a ledger may do."""
+
+    def __init__(self, kind: str, who: int, counts: dict[int, int], plan: dict[int, int] | None):
+        self.kind, self.who, self.counts, self.plan = kind, who, counts, plan
+
+    def __repr__(self) -> str:
+        return f"{self.kind}(ledger {self.who}, {self.counts}, plan={self.plan})"
+
+
+def operations(most: int) -> st.SearchStrategy[list[Operation]]:
+    events_of = st.integers(0, 2)
+    counts = st.dictionaries(events_of, st.integers(0, most), min_size=1, max_size=2)
+    plans = st.none() | st.dictionaries(events_of, st.integers(0, 8 * most), max_size=3)
+    kinds = st.sampled_from(["charge", "charge", "charge", "charge by function", "refund"])
+    one = st.builds(Operation, kinds, st.integers(0, 1), counts, plans)
+    return st.lists(one, min_size=1, max_size=12)
+
+
+@pytest.fixture(scope="module")
+def empty(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("template") / "empty.ledger"
+    Ledger(path, BUDGET).close()
+    return path
+
+
+@contextlib.contextmanager
+def two_ledgers(empty: Path) -> Iterator[list[Ledger]]:
+    """Open one new file twice, without the wait for the disk."""
+    path = empty.with_name("used.ledger")
+    shutil.copyfile(empty, path)
+    ledgers = [Ledger(path), Ledger(path)]
+    for ledger in ledgers:
+        ledger._live().execute("PRAGMA synchronous = OFF")
+    try:
+        yield ledgers
+    finally:
+        for ledger in ledgers:
+            ledger.close()
+
+
+def gaussian_delta(totals: Counter[DpEvent], epsilon: float) -> float:
+    """Return the delta of Gaussian releases, from Balle and Wang (2018), Theorem 8."""
+    mu = math.sqrt(sum(n / event.noise_multiplier**2 for event, n in totals.items()))
+    if mu == 0:
+        return 0.0
+
+    def phi(x: float) -> float:
+        return math.erfc(-x / math.sqrt(2)) / 2
+
+    return phi(mu / 2 - epsilon / mu) - math.exp(epsilon) * phi(-mu / 2 - epsilon / mu)
+
+
+def cost(totals: Counter[DpEvent]) -> float:
+    return epsilon_of(totals, BUDGET.delta)
+
+
+def check_operations(
+    empty: Path,
+    kinds: list[DpEvent],
+    done: list[Operation],
+    check: Callable[[Counter[DpEvent], bool], None],
+) -> None:
+    """Do the operations on two ledgers of one file beside a model of them."""
+    with two_ledgers(empty) as ledgers:
+        own = [Counter[DpEvent](), Counter[DpEvent]()]
+        for operation in done:
+            ledger, mine = ledgers[operation.who], own[operation.who]
+            counts = Counter({kinds[i]: n for i, n in operation.counts.items() if n})
+            plan: Any = operation.plan and {kinds[i]: n for i, n in operation.plan.items()}
+            run = f"run {operation.who}"
+            if operation.kind == "refund":
+                if all(n <= mine[event] for event, n in counts.items()):
+                    ledger.refund(counts, run=run)
+                    mine.subtract(counts)
+                else:
+                    with pytest.raises(LedgerError, match="not charged that much"):
+                        ledger.refund(counts, run=run)
+            else:
+                if operation.kind == "charge by function":
+                    plan = lambda plan=plan: plan or {}  # noqa: E731
+                try:
+                    ledger.charge(counts, run=run, plan=plan)
+                except BudgetExceeded:
+                    check(own[0] + own[1] + counts, False)
+                else:
+                    mine.update(counts)
+                    check(own[0] + own[1], True)
+            totals = +(own[0] + own[1])
+            assert all(+each.totals() == totals for each in ledgers)
+            assert ledgers[0].epsilon() <= BUDGET.epsilon
+
+
+def check_by_accountant(totals: Counter[DpEvent], passed: bool) -> None:
+    assert (cost(totals) <= BUDGET.epsilon) == passed
+
+
+def check_by_closed_form(totals: Counter[DpEvent], passed: bool) -> None:
+    delta = gaussian_delta(totals, BUDGET.epsilon)
+    assert delta <= BUDGET.delta if passed else delta >= BUDGET.delta * (1 - 1e-6)
+    check_by_accountant(totals, passed)
+
+
+_FIXTURE = HealthCheck.function_scoped_fixture
+
+
+@settings(max_examples=150, deadline=None, suppress_health_check=[_FIXTURE])
+@given(operations(20))
+def test_gaussians_in_any_order_keep_the_budget(empty: Path, done: list[Operation]) -> None:
+    kinds = [events.gaussian(30.0), events.gaussian(45.0), events.gaussian(70.0)]
+    check_operations(empty, kinds, done, check_by_closed_form)
+
+
+@settings(max_examples=12, deadline=None, suppress_health_check=[_FIXTURE])
+@given(operations(400))
+def test_poisson_samples_in_any_order_keep_the_budget(empty: Path, done: list[Operation]) -> None:
+    kinds = [events.poisson(0.01, 2.0), events.poisson(0.02, 4.0), events.gaussian(40.0)]
+    check_operations(empty, kinds, done, check_by_accountant)
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=[_FIXTURE])
+@given(operations(200))
+def test_fixed_size_samples_in_any_order_keep_the_budget(
+    empty: Path, done: list[Operation]
+) -> None:
+    kinds = [events.fixed_size(1000, 10, 4.0), events.fixed_size(1000, 20, 6.0), GAUSSIAN]
+    check_operations(empty, kinds, done, check_by_accountant)
+
+
+# ---------------------------------------------------------------------- threads, copies, memory
+
+
+@pytest.mark.parametrize("in_memory", [True, False])
+def test_threads_share_a_ledger(path: Path, in_memory: bool) -> None:
+    ledger = Ledger(None if in_memory else path, Budget(4.0, 1e-5))
+    acknowledged: list[int] = []
+    start = threading.Barrier(8)
+
+    def work(number: int) -> None:
+        start.wait()
+        done = 0
+        for turn in range(10):
+            ledger.charge({GAUSSIAN: 2}, run=f"thread {number}", plan={GAUSSIAN: 20 - 2 * turn})
+            ledger.refund({GAUSSIAN: 1}, run=f"thread {number}")
+            ledger.epsilon()
+            done += 1
+        acknowledged.append(done)
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(120)
+    assert acknowledged == [10] * 8
+    assert ledger.totals() == Counter({GAUSSIAN: 80})
+    assert {(c.run, c.count) for c in ledger.charges()} == {(f"thread {n}", 10) for n in range(8)}
+
+
+def test_threads_do_not_overspend_together(path: Path) -> None:
+    ledger = Ledger(path, BUDGET)
+    acknowledged: list[int] = []
+
+    def work(number: int) -> None:
+        done = 0
+        with contextlib.suppress(BudgetExceeded):
+            while True:
+                ledger.charge({GAUSSIAN: 1}, run=f"thread {number}")
+                done += 1
+        acknowledged.append(done)
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(120)
+    assert len(acknowledged) == 8
+    assert sum(acknowledged) == count(Ledger(path))
+    assert Ledger(path).epsilon() <= BUDGET.epsilon
+    assert Ledger(path).affordable(GAUSSIAN, 1) == 0
+
+
+def test_a_copy_of_a_ledger_is_the_same_account(path: Path) -> None:
+    ledger = Ledger(path, BUDGET, dataset="patients")
+    ledger.charge({GAUSSIAN: 1}, run="a")
+    copies = [copy.copy(ledger), copy.deepcopy(ledger), pickle.loads(pickle.dumps(ledger))]
+    for number, other in enumerate(copies, start=2):
+        other.charge({GAUSSIAN: 1}, run="a")
+        assert ledger.totals() == other.totals() == Counter({GAUSSIAN: number})
+        assert (other.budget, other.dataset) == (BUDGET, "patients")
+
+
+def test_a_pickle_never_starts_a_new_account(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("here", "there"):
+        (tmp_path / name).mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    ledger = Ledger("patients.ledger", BUDGET)
+    spend(ledger)
+    text = pickle.dumps(ledger)
+    monkeypatch.chdir(tmp_path / "there")
+    try:
+        other = pickle.loads(text)
+    except LedgerError:
+        pass
+    else:
+        assert other.totals() == ledger.totals()
+    assert list((tmp_path / "there").iterdir()) == []
+
+
+def test_a_pickle_of_a_deleted_ledger_is_an_error(path: Path) -> None:
+    ledger = Ledger(path, BUDGET)
+    spend(ledger)
+    text = pickle.dumps(ledger)
+    ledger.close()
+    path.unlink()
+    with pytest.raises(LedgerError):
+        pickle.loads(text)
+    assert not path.exists()
+
+
+def test_a_ledger_in_memory_stays_in_its_process() -> None:
+    ledger = Ledger(None, BUDGET)
+    ledger.charge({GAUSSIAN: 1}, run="a")
+    for send in (pickle.dumps, copy.copy):
+        with pytest.raises(LedgerError, match="Give the ledger a path"):
+            send(ledger)
+    assert copy.deepcopy(ledger) is ledger
+
+    def use() -> None:
+        for act in (
+            lambda: ledger.charge({GAUSSIAN: 1}, run="a"),
+            lambda: ledger.refund({GAUSSIAN: 1}, run="a"),
+            ledger.totals,
+            ledger.charges,
+            ledger.epsilon,
+            lambda: ledger.affordable(GAUSSIAN, 1),
+        ):
+            with pytest.raises(LedgerError, match="forked process"):
+                act()
+
+    assert in_fork(use) == 0
+    ledger.charge({GAUSSIAN: 1}, run="a")
+    assert count(ledger) == 2
+    ledger.close()
+    with pytest.raises(LedgerError, match="closed or gone"):
+        ledger.charge({GAUSSIAN: 1}, run="a")
+
+
+def in_fork(work: Callable[[], None]) -> int:
+    """Do some work in a forked child and return its exit code."""
+    child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            signal.alarm(10)
+            work()
+            code = 0
+        except BaseException as error:
+            os.write(2, f"in the forked child: {error!r}\n".encode())
+        finally:
+            os._exit(code)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+def test_a_forked_child_charges_the_same_account(path: Path) -> None:
+    ledger = Ledger(path, BUDGET)
+    most = ledger.affordable(GAUSSIAN, 10_000)
+    ledger.charge({GAUSSIAN: 1}, run="parent", plan={GAUSSIAN: most})
+
+    def use() -> None:
+        # what the parent was certified for is not the child's
+        ledger.charge({GAUSSIAN: most - 3}, run="child")
+        ledger.close()
+        assert count(ledger) == most - 2
+
+    assert in_fork(use) == 0
+    assert ledger.totals() == Counter({GAUSSIAN: most - 2})
+    ledger.charge({GAUSSIAN: 2}, run="parent")
+    with pytest.raises(BudgetExceeded):
+        ledger.charge({GAUSSIAN: 1}, run="parent")
+    assert in_fork(lambda: None) == 0
+    assert count(Ledger(path)) == most
+
+
+@pytest.mark.parametrize("use", ["totals", "charges", "epsilon", "close"])
+def test_a_fork_beside_a_busy_thread_does_not_hang(path: Path, use: str) -> None:
+    ledger = Ledger(path, BUDGET)
+    ledger.charge({GAUSSIAN: 1}, run="a")
+    inside, leave = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with ledger._lock:
+            inside.set()
+            leave.wait(60)
+
+    thread = threading.Thread(target=hold)
+    thread.start()
+    inside.wait(60)
+    try:
+        threading.Timer(1, leave.set).start()  # a fork may wait until the thread is done
+        assert in_fork(lambda: getattr(ledger, use)()) == 0
+    finally:
+        leave.set()
+        thread.join(60)
+
+
+def test_an_interrupt_while_waiting_for_the_lock_leaves_the_ledger_usable(path: Path) -> None:
+    ledger = Ledger(path, BUDGET)
+    holder = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+    holder.execute("BEGIN IMMEDIATE")
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGALRM, interrupt)
+    release = threading.Timer(0.6, lambda: holder.execute("COMMIT"))
+    try:
+        signal.setitimer(signal.ITIMER_REAL, 0.2)
+        release.start()
+        with pytest.raises(KeyboardInterrupt):
+            ledger.charge({GAUSSIAN: 1}, run="a")
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+        release.join()
+        holder.close()
+    ledger.charge({GAUSSIAN: 1}, run="a")
+    Ledger(path).charge({GAUSSIAN: 1}, run="b")
+    assert count(ledger) >= 2
+
+
+# ---------------------------------------------------------------------- bad files
+
+
+def test_another_data_set_is_refused(path: Path) -> None:
+    Ledger(path, BUDGET, dataset="patients").close()
+    with pytest.raises(LedgerError, match=r"'customers'.*'patients'.*own ledger"):
+        Ledger(path, dataset="customers")
+    assert Ledger(path, dataset="patients").dataset == "patients"
+
+
+def test_another_budget_is_refused(path: Path) -> None:
+    Ledger(path, BUDGET).close()
+    with pytest.raises(LedgerError, match="Open it without a budget") as caught:
+        Ledger(path, Budget(2.0, 1e-5))
+    assert "epsilon=1.0" in str(caught.value)
+    assert "epsilon=2.0" in str(caught.value)
+    assert Ledger(path, BUDGET).budget == Ledger(path).budget == BUDGET
+
+
+def test_a_budget_for_a_ledger_without_one_is_refused(path: Path) -> None:
+    Ledger(path).close()
+    with pytest.raises(LedgerError, match="no limit"):
+        Ledger(path, BUDGET)
+    with pytest.raises(ArgumentError, match="no budget"):
+        Ledger(path).epsilon()
+    with pytest.raises(ArgumentError, match=r"pv\.Budget"):
+        Ledger(path, 1.0)  # type: ignore[arg-type]
+
+
+def make_ledger(path: Path) -> bytes:
+    with Ledger(path, BUDGET, dataset="patients") as ledger:
+        ledger.charge({GAUSSIAN: 3, POISSON: 77}, run="first")
+        ledger.charge({POISSON: 300}, run="second", purpose="tuning")
+    return path.read_bytes()
+
+
+def text(path: Path) -> None:
+    path.write_text("epsilon = 1\n" * 100)
+
+
+def empty_file(path: Path) -> None:
+    path.write_bytes(b"")
+
+
+def cut_short(path: Path) -> None:
+    whole = make_ledger(path)
+    path.write_bytes(whole[: len(whole) // 2])
+
+
+def cut_in_the_header(path: Path) -> None:
+    path.write_bytes(make_ledger(path)[:60])
+
+
+def overwritten(path: Path) -> None:
+    whole = bytearray(make_ledger(path))
+    middle = slice(len(whole) // 2 - 400, len(whole) // 2 + 400)
+    whole[middle] = bytes(byte ^ 0xFF for byte in whole[middle])
+    path.write_bytes(whole)
+
+
+def zeroed(path: Path) -> None:
+    whole = make_ledger(path)
+    path.write_bytes(whole[:4096] + bytes(len(whole) - 4096))
+
+
+def foreign(path: Path) -> None:
+    with contextlib.closing(sqlite3.connect(path)) as connection:
+        connection.execute("CREATE TABLE charges (id INTEGER, amount REAL)")
+
+
+def newer(path: Path) -> None:
+    make_ledger(path)
+    with contextlib.closing(sqlite3.connect(path)) as connection:
+        connection.execute(f"PRAGMA user_version = {ledger_module.SCHEMA_VERSION + 1}")
+
+
+def without_tables(path: Path) -> None:
+    make_ledger(path)
+    with contextlib.closing(sqlite3.connect(path)) as connection:
+        connection.execute("DROP TABLE charges")
+
+
+def without_its_budget(path: Path) -> None:
+    make_ledger(path)
+    with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as connection:
+        connection.execute("DELETE FROM meta")
+
+
+def with_an_unknown_event(path: Path) -> None:
+    make_ledger(path)
+    with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as connection:
+        connection.execute('UPDATE charges SET event = \'{"kind": "laplace"}\' WHERE id = 1')
+
+
+def folder(path: Path) -> None:
+    path.mkdir()
+
+
+def in_no_folder(path: Path) -> None:
+    path.symlink_to(path.parent / "missing" / "patients.ledger")
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (text, "another kind of file"),
+        (empty_file, "the file is empty"),
+        (cut_short, "restore it from a copy"),
+        (cut_in_the_header, "restore it from a copy"),
+        (overwritten, "restore it from a copy"),
+        (zeroed, "restore it from a copy"),
+        (foreign, "not a Privada ledger"),
+        (newer, "Upgrade Privada"),
+        (without_tables, "Cannot open"),
+        (without_its_budget, "Cannot open"),
+        (with_an_unknown_event, "does not match its seal"),
+        (folder, "unable to open"),
+        (in_no_folder, "Cannot open"),
+    ],
+    ids=lambda value: value.__name__ if callable(value) else "",
+)
+def test_a_bad_file_is_a_clear_error_and_stays_as_it_is(
+    path: Path, make: Callable[[Path], None], words: str
+) -> None:
+    make(path)
+    before = path.read_bytes() if path.is_file() else None
+    for given_budget in (None, BUDGET):
+        with pytest.raises(LedgerError, match=words) as caught:
+            Ledger(path, given_budget)
+        assert str(path) in str(caught.value)
+    assert (path.read_bytes() if path.is_file() else None) == before
+    assert [each.name for each in path.parent.iterdir()] == [path.name]
+
+
+def test_a_missing_folder_is_a_clear_error(tmp_path: Path) -> None:
+    with pytest.raises(LedgerError, match="Check that the folder exists"):
+        Ledger(tmp_path / "missing" / "patients.ledger", BUDGET)
+    (tmp_path / "file").write_text("")
+    with pytest.raises(LedgerError, match="Check that the folder exists"):
+        Ledger(tmp_path / "file" / "patients.ledger", BUDGET)
+
+
+@pytest.mark.parametrize("name", ["x" * 300, "a\0b"])
+def test_a_path_that_cannot_be_is_a_clear_error(tmp_path: Path, name: str) -> None:
+    with pytest.raises(PrivadaError):
+        Ledger(tmp_path / name, BUDGET)
+
+
+def test_the_sqlite_name_of_memory_leaves_no_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with contextlib.suppress(PrivadaError), Ledger(":memory:", BUDGET) as ledger:
+        ledger.charge({GAUSSIAN: 1}, run="a")
+        assert count(Ledger(":memory:")) == 1  # if it is taken, it is a file like any other
+        return
+    assert list(tmp_path.iterdir()) == []
+
+
+def flips(whole: bytes) -> Iterator[tuple[int, bytes]]:
+    """Yield the file with one bit flipped, for every byte that is not padding."""
+    for place, byte in enumerate(whole):
+        if byte:
+            changed = bytearray(whole)
+            changed[place] ^= 1 << (place * 5 % 8)
+            yield place, bytes(changed)
+
+
+@pytest.fixture(scope="module")
+def outcomes(tmp_path_factory: pytest.TempPathFactory) -> dict[int, str]:
+    """What opening says when one bit of the file is flipped, by the place of the bit."""
+    path = tmp_path_factory.mktemp("flipped") / "patients.ledger"
+    whole = make_ledger(path)
+    with Ledger(path) as ledger:
+        true = ledger.charges(), ledger.budget, ledger.dataset
+    found = {}
+    for place, changed in flips(whole):
+        path.write_bytes(changed)
+        try:
+            with Ledger(path) as ledger:
+                read = ledger.charges(), ledger.budget, ledger.dataset
+            found[place] = "the same" if counts_of(read) == counts_of(true) else f"other: {read}"
+        except LedgerError:
+            found[place] = "refused"
+        except Exception as error:
+            found[place] = f"raised {error!r}"
+    return found
+
+
+def counts_of(read: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Leave out the dates and the runs' names, on which no price depends."""
+    charges, budget, dataset = read
+    return sorted((repr(c.event), c.count) for c in charges), budget, dataset
+
+
+def test_a_flipped_bit_raises_nothing_but_ledger_errors(outcomes: dict[int, str]) -> None:
+    assert Counter(outcomes.values())["refused"] > 500
+    assert {place: said for place, said in outcomes.items() if said.startswith("raised")} == {}
+
+
+def test_a_flipped_bit_never_changes_budget_or_charges_unnoticed(outcomes: dict[int, str]) -> None:
+    assert {place: said for place, said in outcomes.items() if said.startswith("other")} == {}
+
+
+# ---------------------------------------------------------------------- files in trouble
+
+
+def test_a_locked_file_is_a_clear_error_and_charges_nothing(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ledger_module, "_SECONDS_FOR_A_LOCK", 0.2)
+    ledger = Ledger(path, BUDGET)
+    ledger.charge({GAUSSIAN: 1}, run="a")
+    with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as holder:
+        holder.execute("BEGIN EXCLUSIVE")
+        for act in (
+            lambda: ledger.charge({GAUSSIAN: 1}, run="a"),
+            lambda: ledger.refund({GAUSSIAN: 1}, run="a"),
+            ledger.totals,
+            ledger.charges,
+            lambda: Ledger(path),
+        ):
+            with pytest.raises(LedgerError, match="Another process holds it"):
+                act()
+    assert count(ledger) == 1
+    ledger.charge({GAUSSIAN: 1}, run="a")
+    assert count(Ledger(path)) == 2
+
+
+def test_a_reader_that_stays_is_a_clear_error_and_charges_nothing(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ledger_module, "_SECONDS_FOR_A_LOCK", 0.2)
+    ledger = Ledger(path, BUDGET)
+    ledger.charge({GAUSSIAN: 1}, run="a")
+    with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as reader:
+        reader.execute("BEGIN")
+        reader.execute("SELECT * FROM charges").fetchall()
+        with pytest.raises(LedgerError, match="Another process holds it"):  # only the commit fails
+            ledger.charge({GAUSSIAN: 1}, run="a")
+    assert ledger.totals() == Ledger(path).totals() == Counter({GAUSSIAN: 1})
+
+
+@pytest.mark.parametrize("replaced", [False, True])
+def test_a_file_deleted_while_open_takes_no_charge(path: Path, replaced: bool) -> None:
+    ledger = Ledger(path, BUDGET)
+    ledger.charge({GAUSSIAN: 1}, run="a")
+    path.unlink()
+    if replaced:
+        Ledger(path, BUDGET).close()
+    with pytest.raises(LedgerError, match=str(path)):
+        ledger.charge({GAUSSIAN: 1}, run="a")
+    ledger.close()
+    if replaced:
+        assert count(Ledger(path)) == 0
+    else:
+        with pytest.raises(LedgerError, match="closed or gone"):
+            ledger.totals()
+        assert not path.exists()
+
+
+def test_a_full_file_takes_no_charge(path: Path) -> None:
+    ledger = Ledger(path)
+    connection = ledger._live()
+    (pages,) = connection.execute("PRAGMA page_count").fetchone()
+    connection.execute(f"PRAGMA max_page_count = {pages}")
+    acknowledged = 0
+    with contextlib.suppress(LedgerError):
+        for number in range(1000):
+            ledger.charge({GAUSSIAN: 1}, run=f"run {number}")
+            acknowledged += 1
+    assert count(ledger) == count(Ledger(path)) == acknowledged > 0
+    assert ledger.totals() == Counter({GAUSSIAN: acknowledged})
+    with pytest.raises(LedgerError, match=r"full.*nothing was released"):
+        ledger.charge({GAUSSIAN: 1}, run=f"run {acknowledged}")
+    ledger.charge({GAUSSIAN: 1}, run="run 0")  # this one needs no room
+    assert count(Ledger(path)) == acknowledged + 1
+
+
+def test_creation_leaves_one_file_whatever_happens(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise sqlite3.OperationalError("database or disk is full")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Ledger, "_write_schema", fail)
+        with pytest.raises(LedgerError, match="full"):
+            Ledger(path, BUDGET)
+    assert list(path.parent.iterdir()) == []
+
+    def cannot_link(*_: object) -> None:
+        raise OSError(95, "Operation not supported")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "link", cannot_link)
+        with contextlib.suppress(LedgerError):  # an error, or another way to make it whole
+            Ledger(path, BUDGET)
+    assert {each.name for each in path.parent.iterdir()} <= {path.name}
+    Ledger(path, BUDGET).close()
+    assert [each.name for each in path.parent.iterdir()] == [path.name]
