@@ -22,7 +22,7 @@ from privada.clipping.layers import refuse_mixing_models
 from privada.core.errors import ArgumentError, BudgetExceeded, LedgerError, ModelError
 from privada.core.randomness import make_bits
 from privada.core.tensors import Parameters
-from privada.core.validation import one_of, positive, probability, whole
+from privada.core.validation import one_of, positive, probability, whole, words
 from privada.core.values import Release
 from privada.gate import Gate
 from privada.geometry import Geometry
@@ -85,6 +85,7 @@ class Settings:
                 )
         if self.population is not None:
             whole("population", self.population)
+        words("unit", self.unit)
         if self.seed is not None:
             whole("seed", self.seed, least=0)
 

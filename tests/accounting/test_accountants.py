@@ -5,6 +5,7 @@ from collections import Counter
 from unittest import mock
 
 import dp_accounting as dp
+import numpy as np
 import pytest
 from dp_accounting.pld import PLDAccountant
 from hypothesis import given, settings
@@ -166,6 +167,21 @@ def test_grouping_is_tried_by_the_property_above():
         epsilon_of(plan, 1e-5)
     accountants._epsilon.cache_clear()
     assert grouped.call_count > 1
+
+
+@pytest.mark.parametrize(("size", "seed"), [(60, 0), (120, 4)])
+def test_many_spread_out_multipliers_cost_no_more_by_the_tight_accountant(size, seed):
+    random = np.random.default_rng(seed)
+    plan = {
+        events.poisson(rate, sigma): int(count)
+        for rate, sigma, count in zip(
+            10 ** random.uniform(-3, -0.3, size),
+            10 ** random.uniform(-0.3, 1.7, size),
+            random.integers(1, 50, size),
+            strict=True,
+        )
+    }
+    assert epsilon_of(plan, 1e-5) <= epsilon_of(plan, 1e-5, "rdp") * (1 + 1e-9)
 
 
 class ExponentialMechanismDpEvent(dp.DpEvent):

@@ -2,6 +2,7 @@
 
 import contextlib
 import copy
+import enum
 import math
 import os
 import pickle
@@ -115,6 +116,35 @@ def test_one_event_written_in_two_ways_is_counted_twice(
     ledger = Ledger(path)
     assert count(ledger) == 8
     assert sum(ledger.totals().values()) == 8
+
+
+class Name(enum.StrEnum):
+    FIRST = "first"
+
+
+@pytest.mark.parametrize(
+    "name", [Name.FIRST, np.str_("first"), 7, True, 1.5, b"first", None, "a\0b", "\udc80", "é", ""]
+)
+def test_any_name_is_kept_or_refused_and_the_ledger_stays_whole(path: Path, name: Any) -> None:
+    ledger, charges = Ledger(path, BUDGET), 1
+    ledger.charge({GAUSSIAN: 1}, run="plain")
+    try:
+        ledger.charge({GAUSSIAN: 1}, run=name)
+        charges += 1
+        ledger.charge({GAUSSIAN: 1}, run=name)
+        charges += 1
+        ledger.refund({GAUSSIAN: 1}, run=name)
+        charges -= 1
+    except PrivadaError:
+        pass
+    assert count(Ledger(path)) == count(ledger) == charges
+    other = path.with_name("other")
+    try:
+        Ledger(other, BUDGET, dataset=name).close()
+    except PrivadaError:
+        assert not other.exists()
+    else:
+        assert Ledger(other).budget == BUDGET
 
 
 def test_every_connection_writes_durably(path: Path) -> None:
@@ -460,14 +490,14 @@ def test_gaussians_in_any_order_keep_the_budget(empty: Path, done: list[Operatio
     check_operations(empty, kinds, done, check_by_closed_form)
 
 
-@settings(max_examples=12, deadline=None, suppress_health_check=[_FIXTURE])
+@settings(max_examples=8, deadline=None, suppress_health_check=[_FIXTURE])
 @given(operations(400))
 def test_poisson_samples_in_any_order_keep_the_budget(empty: Path, done: list[Operation]) -> None:
     kinds = [events.poisson(0.01, 2.0), events.poisson(0.02, 4.0), events.gaussian(40.0)]
     check_operations(empty, kinds, done, check_by_accountant)
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[_FIXTURE])
+@settings(max_examples=12, deadline=None, suppress_health_check=[_FIXTURE])
 @given(operations(200))
 def test_fixed_size_samples_in_any_order_keep_the_budget(
     empty: Path, done: list[Operation]
@@ -677,6 +707,32 @@ def test_an_interrupt_while_waiting_for_the_lock_leaves_the_ledger_usable(path: 
     ledger.charge({GAUSSIAN: 1}, run="a")
     Ledger(path).charge({GAUSSIAN: 1}, run="b")
     assert count(ledger) >= 2
+
+
+def test_a_signal_handler_that_reads_is_never_told_of_damage() -> None:
+    """In the middle of a charge it may be refused, or see the charge or not."""
+    ledger, said, handled = Ledger(None), set(), [0]
+
+    def handle(*_: object) -> None:
+        handled[0] += 1
+        try:
+            ledger.charges()
+        except LedgerError as error:
+            said.add(str(error))
+        signal.setitimer(signal.ITIMER_REAL, 0.0005 + handled[0] % 97 * 1e-5)
+
+    before = signal.signal(signal.SIGALRM, handle)
+    try:
+        handle()
+        charged = 0
+        while handled[0] < 500:
+            ledger.charge({GAUSSIAN: 1}, run="a")
+            charged += 1
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    assert count(ledger) == charged
+    assert not [words for words in said if "damaged" in words]
 
 
 # ---------------------------------------------------------------------- bad files

@@ -86,6 +86,16 @@ def test_the_masses_of_one_step_add_up_to_one(rate, sigma, interval, direction):
     assert grid.probabilities.sum() + grid.infinity == pytest.approx(1, abs=1e-11)
 
 
+@pytest.mark.parametrize("direction", DIRECTIONS)
+@pytest.mark.parametrize(("rate", "sigma"), [(1.0, 1.0), (0.5, 0.3), (0.01, 1.0)])
+def test_losses_beyond_the_grid_count_as_infinite(rate, sigma, direction):
+    interval = 0.1
+    grid = pld._loss_grids(Mechanism(rate, sigma), interval)[direction]
+    beyond = (grid.lowest + grid.probabilities.size) * interval
+    assert curve(grid, interval, beyond) == grid.infinity
+    assert grid.infinity >= hockey_stick.delta(beyond, rate, sigma, direction)
+
+
 @pytest.mark.parametrize("delta", [1e-3, 1e-5, 1e-8, 1e-10])
 @pytest.mark.parametrize(
     ("rate", "sigma"),

@@ -20,7 +20,7 @@ from privada.accounting.accountants import epsilon_of
 from privada.accounting.budget import Budget
 from privada.accounting.events import Tally
 from privada.core.errors import ArgumentError, BudgetExceeded, EventError, LedgerError
-from privada.core.validation import one_of, whole
+from privada.core.validation import one_of, whole, words
 
 PURPOSES = ("training", "tuning", "statistics", "validation")
 SCHEMA_VERSION = 1
@@ -121,6 +121,7 @@ class Ledger:
                 f"Expected budget to be a Budget, got budget={budget!r}. "
                 "Write pv.Budget(epsilon, delta)."
             )
+        dataset = None if dataset is None else words("dataset", dataset)
         self.path = None if path is None else self._checked(path)
         self._given = "in memory" if path is None else str(path)
         self._lock, self._lock_pid = threading.RLock(), os.getpid()
@@ -222,7 +223,7 @@ class Ledger:
         try:
             connection = self._connect(draft)
             with contextlib.closing(connection):
-                self._write_schema(connection, budget, dataset or self.path.stem)
+                self._write_schema(connection, budget, dataset or self._stem())
             with contextlib.suppress(FileExistsError):  # another process was first: use its file
                 os.link(draft, self.path)
         except (sqlite3.Error, OSError) as error:
@@ -230,6 +231,11 @@ class Ledger:
         finally:
             with contextlib.suppress(OSError):
                 Path(draft).unlink()
+
+    def _stem(self) -> str:
+        """Return the file's name as the name of a data set, if it can be one."""
+        stem = "" if self.path is None else self.path.stem
+        return stem if stem.isprintable() and stem else "unnamed data set"
 
     def _open(self, budget: Budget | None, dataset: str | None) -> None:
         try:
@@ -332,16 +338,21 @@ class Ledger:
         with self._lock:
             yield
 
+    def _idle(self, doing: str) -> sqlite3.Connection:
+        """Return the connection; refuse a signal handler that comes in the middle of a charge."""
+        connection = self._live()
+        if connection.in_transaction:
+            raise LedgerError(
+                f"Cannot {doing} the ledger {self.name!r} from within another charge, as a "
+                "signal handler would. Nothing was done; do it after that charge."
+            )
+        return connection
+
     @contextlib.contextmanager
     def _transaction(self, doing: str) -> Iterator[sqlite3.Connection]:
         """Hold the file's write lock; commit durably at the end, or change nothing."""
         with self._hold():
-            connection = self._live()
-            if connection.in_transaction:
-                raise LedgerError(
-                    f"Cannot {doing} the ledger {self.name!r} from within another charge, as a "
-                    "signal handler would. Nothing was done; do it after that charge."
-                )
+            connection = self._idle(doing)
             try:
                 connection.execute("BEGIN IMMEDIATE")
                 yield connection
@@ -463,7 +474,7 @@ class Ledger:
             BudgetExceeded: the budget does not allow it.
             LedgerError: the file cannot be written.
         """
-        one_of("purpose", purpose, PURPOSES)
+        run, purpose = words("run", run), one_of("purpose", purpose, PURPOSES)
         added = self._tally(charged)
         with self._transaction("charge") as connection:
             self._refresh(connection)
@@ -473,6 +484,7 @@ class Ledger:
 
     def refund(self, unused: Mapping[DpEvent, int], *, run: str, purpose: str = "training") -> None:
         """Take back charges that were reserved and certainly never used."""
+        run, purpose = words("run", run), one_of("purpose", purpose, PURPOSES)
         given = self._tally(unused)
         if not given:
             return
@@ -549,8 +561,9 @@ class Ledger:
     @contextlib.contextmanager
     def _reading(self) -> Iterator[sqlite3.Connection]:
         with self._hold():
+            connection = self._idle("read")
             try:
-                yield self._live()
+                yield connection
             except sqlite3.Error as error:
                 raise self._error(error, "read") from error
 

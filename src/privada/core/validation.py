@@ -55,6 +55,16 @@ def whole(name: str, value: Any, least: int = 1, remedy: str = "") -> int:
     return int(value)
 
 
+def words(name: str, value: Any, remedy: str = "") -> str:
+    """Return `value` as a plain string that is not empty and can be stored as text."""
+    if not isinstance(value, str):
+        raise _fail(name, value, "to be a string", remedy)
+    plain = str(value)
+    if not plain or not plain.isprintable():
+        raise _fail(name, value, "to have printable characters only, and at least one", remedy)
+    return plain
+
+
 def one_of(name: str, value: Any, choices: Iterable[str], remedy: str = "") -> str:
     """Return `value` if it is one of `choices`."""
     names = tuple(choices)
