@@ -285,7 +285,7 @@ def test_an_unknown_event_and_an_unknown_purpose_are_refused(path: Path) -> None
         ledger.charge({LaplaceDpEvent(1.0): 1}, run="a")
     with pytest.raises(ArgumentError, match="purpose"):
         ledger.charge({GAUSSIAN: 1}, run="a", purpose="curiosity")
-    with pytest.raises(LedgerError):
+    with pytest.raises(PrivadaError):
         ledger.charge({GAUSSIAN: 1}, run=None)  # type: ignore[arg-type]
     assert count(Ledger(path)) == 0
 

@@ -35,10 +35,11 @@ def refuse_mixing_layers(model: nn.Module) -> None:
                 f"Expected layers that keep nothing of the data, got {kind} with "
                 f"track_running_stats=True in {where}. Set track_running_stats=False."
             )
-        if getattr(module, "_spectral_norm", None) or kind == "SpectralNorm":
+        hooks = [type(hook).__name__ for hook in module._forward_pre_hooks.values()]
+        if "SpectralNorm" in hooks or kind == "_SpectralNorm":
             raise ModelError(
-                f"Expected layers that are functions of their input, got {kind} in {where}, which "
-                "updates itself at each forward pass. Remove the spectral normalisation."
+                f"Expected layers that are functions of their input, got spectral normalisation "
+                f"in {where}, which updates itself at each forward pass. Remove it."
             )
 
 
