@@ -302,12 +302,16 @@ class Trainer:
             self._run.gate.settle()
 
     def _restore(self, saved: dict[str, Any]) -> None:
-        try:
-            self.model.load_state_dict(saved["model"])
-        except RuntimeError as error:
+        own, there = (
+            {name: tuple(getattr(value, "shape", ())) for name, value in state.items()}
+            for state in (self.model.state_dict(), saved["model"])
+        )
+        if own != there:
             raise CheckpointError(
-                f"Expected the checkpoint to be of this model, but its parameters differ: {error}"
-            ) from error
+                f"Expected the checkpoint to be of this model, whose parameters are {own}, got one "
+                f"with {there}. Make the model as it was when the run was started."
+            )
+        self.model.load_state_dict(saved["model"])
         device = self._run.parameters.device
 
         def placed(value: Any) -> Any:

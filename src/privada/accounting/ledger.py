@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 from dp_accounting import DpEvent
 
@@ -131,7 +132,7 @@ class Ledger:
         self._version: int | None = None
         self._certified: Tally = Counter()
         if self.path is None:
-            self._connection = self._connect(":memory:")
+            self._connection = self._connect(None)
             self._write_schema(self._connection, budget, dataset or "unnamed data set")
         elif not self.path.exists():
             self._create(budget, dataset)
@@ -180,15 +181,24 @@ class Ledger:
             "unable to open": "Check that the folder exists and may be written.",
         }
         remedy = next((hint for word, hint in remedies.items() if word in text), "")
+        if "readonly" in text and self.path is not None and not self.path.exists():
+            remedy = "The file is gone: restore it from a copy."
         return LedgerError(f"Cannot {doing} the ledger {self.name!r}: {text}. {remedy}".rstrip())
 
     @staticmethod
-    def _connect(target: str) -> sqlite3.Connection:
+    def _connect(path: str | None) -> sqlite3.Connection:
+        """Return a connection to a file that exists, or to memory; never make a new file."""
         connection = sqlite3.connect(
-            target, timeout=_SECONDS_FOR_A_LOCK, isolation_level=None, check_same_thread=False
+            ":memory:" if path is None else f"file:{quote(path)}?mode=rw",
+            uri=path is not None,
+            timeout=_SECONDS_FOR_A_LOCK,
+            isolation_level=None,
+            check_same_thread=False,
         )
-        # EXTRA also syncs the folder, so that a power cut cannot bring an old journal back
+        # EXTRA also syncs the folder, so that a power cut cannot bring an old journal back;
+        # the other takes writes past the disk's own cache where a plain sync does not
         connection.execute("PRAGMA synchronous = EXTRA")
+        connection.execute("PRAGMA fullfsync = ON")
         return connection
 
     @staticmethod
@@ -542,19 +552,17 @@ class Ledger:
 
     def affordable(self, event: DpEvent, most: int) -> int:
         """Return how many further `event`s the budget allows, at most `most`."""
-        with self._transaction("read") as connection:
-            self._refresh(connection)
-            if self.budget is None:
-                return most
-            low, high = 0, whole("most", most, least=0) + 1
-            tried = most
-            while high - low > 1:
-                if self._cost(self._totals + Counter({event: tried})) <= self.budget.epsilon:
-                    low = tried
-                else:
-                    high = tried
-                tried = (low + high) // 2
-            return low
+        low, high = 0, whole("most", most, least=0) + 1
+        if self.budget is None:
+            return most
+        totals, tried = self.totals(), most
+        while high - low > 1:
+            if self._cost(totals + Counter({event: tried})) <= self.budget.epsilon:
+                low = tried
+            else:
+                high = tried
+            tried = (low + high) // 2
+        return low
 
     # ------------------------------------------------------------------ reading
 
