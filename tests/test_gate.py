@@ -2,7 +2,6 @@
 
 import contextlib
 import copy
-import os
 import pickle
 import signal
 import threading
@@ -33,6 +32,7 @@ from privada.core.values import ClippedSum
 from privada.gate import Gate
 from privada.geometry import Whitening, isotropic
 from privada.noise import GaussianNoise
+from tests.forks import in_fork
 
 # A full sample: Gaussian events have a closed form, so that charging them costs next to nothing.
 SIGMA = 20.0
@@ -390,22 +390,6 @@ def test_a_copy_pays_for_itself(path: Path, make_copy: Callable[[Gate], Gate]) -
     ask(again, None, 2)
     again.settle()
     assert charged(path) == 3 + 5 + 4 + 2
-
-
-def in_fork(work: Callable[[], None]) -> int:
-    """Do some work in a forked child and return its exit code."""
-    child = os.fork()
-    if child == 0:
-        code = 1
-        try:
-            signal.alarm(30)
-            work()
-            code = 0
-        except BaseException as error:
-            os.write(2, f"in the forked child: {error!r}\n".encode())
-        finally:
-            os._exit(code)
-    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
 
 def test_a_forked_child_does_not_use_its_parents_block(path: Path) -> None:

@@ -31,6 +31,7 @@ from hypothesis import strategies as st
 from privada.accounting import Budget, Ledger, epsilon_of, events
 from privada.accounting import ledger as ledger_module
 from privada.core.errors import ArgumentError, BudgetExceeded, EventError, LedgerError, PrivadaError
+from tests.forks import in_fork
 
 BUDGET = Budget(1.0, 1e-5)
 # alone, a Gaussian has a closed form, so that charging it costs next to nothing
@@ -624,22 +625,6 @@ def test_a_ledger_in_memory_stays_in_its_process() -> None:
     ledger.close()
     with pytest.raises(LedgerError, match="closed or gone"):
         ledger.charge({GAUSSIAN: 1}, run="a")
-
-
-def in_fork(work: Callable[[], None]) -> int:
-    """Do some work in a forked child and return its exit code."""
-    child = os.fork()
-    if child == 0:
-        code = 1
-        try:
-            signal.alarm(10)
-            work()
-            code = 0
-        except BaseException as error:
-            os.write(2, f"in the forked child: {error!r}\n".encode())
-        finally:
-            os._exit(code)
-    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
 
 def test_a_forked_child_charges_the_same_account(path: Path) -> None:
