@@ -184,6 +184,14 @@ def test_many_spread_out_multipliers_cost_no_more_by_the_tight_accountant(size, 
     assert epsilon_of(plan, 1e-5) <= epsilon_of(plan, 1e-5, "rdp") * (1 + 1e-9)
 
 
+@pytest.mark.parametrize(
+    "event", [events.poisson(1e-4, 2.0), events.fixed_size(10**6, 100, 2.0)], ids=repr
+)
+def test_where_rounding_outgrows_delta_the_renyi_bound_takes_over(event):
+    plan = {event: 2_000_000}
+    assert epsilon_of(plan, 1e-10) <= epsilon_of(plan, 1e-10, "rdp") < math.inf
+
+
 class ExponentialMechanismDpEvent(dp.DpEvent):
     """An event of later releases of dp_accounting, whose accountant forgets its count."""
 

@@ -11,7 +11,7 @@ from dp_accounting import DpEvent, get_epsilon_gaussian
 from privada.accounting import events, pld, rdp
 from privada.accounting.events import REPLACE
 from privada.accounting.pld import Mechanism
-from privada.core.validation import one_of, probability
+from privada.core.validation import one_of, probability, whole
 
 ACCOUNTANTS = ("pld", "rdp", "moments")
 
@@ -106,12 +106,13 @@ def _epsilon(items: frozenset[tuple[DpEvent, int]], delta: float, accountant: st
     mechanisms = _mechanisms(counts, relation)
     if all(m.rate == 1 for m in mechanisms):
         (single,) = mechanisms
-        # closed form; rounding is covered by a last digit
-        return float(get_epsilon_gaussian(single.sigma, delta)) * (1 + 1e-9)
+        # closed form; the tolerances of its root finder are added
+        return float(get_epsilon_gaussian(single.sigma, delta)) * (1 + 1e-9) + 2e-12
     if not _within_range(mechanisms, delta):
         return _epsilon(items, delta, "rdp")
     value = _pld_epsilon(mechanisms, delta)
-    if relation != REPLACE:
+    # The RDP of fixed-size sampling is slow and much looser, unless rounding outgrows delta.
+    if relation != REPLACE or pld.rounding(mechanisms) > 0.01 * delta:
         value = min(value, _epsilon(items, delta, "rdp"))
     return value
 
@@ -133,5 +134,5 @@ def epsilon_of(counts: Mapping[DpEvent, int], delta: float, accountant: str = "p
     """
     one_of("accountant", accountant, ACCOUNTANTS)
     probability("delta", delta)
-    items = frozenset((event, n) for event, n in counts.items() if n > 0)
+    items = frozenset((event, n) for event, n in counts.items() if whole("count", n, least=0) > 0)
     return _epsilon(items, delta, accountant) if items else 0.0

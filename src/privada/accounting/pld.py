@@ -216,6 +216,11 @@ def _window(counts: Mapping[Mechanism, int], interval: float, direction: int) ->
     return low, max(high, low)
 
 
+def rounding(counts: Mapping[Mechanism, int]) -> float:
+    """Return the mass that rounding in the transforms may misplace in a composition."""
+    return _TRANSFORM_ERROR + _TRANSFORM_ERROR_EACH * sum(counts.values())
+
+
 def _composed(
     counts: Mapping[Mechanism, int], interval: float, direction: int
 ) -> tuple[Vector, Vector, float]:
@@ -232,8 +237,7 @@ def _composed(
     wrapped = fft.irfft(np.exp(logs), size)
     probabilities: Vector = np.maximum(np.roll(wrapped, -(low % size)), 0.0)
     losses = (lowest + low + np.arange(size, dtype=np.float64)) * interval
-    rounding = _TRANSFORM_ERROR + _TRANSFORM_ERROR_EACH * sum(counts.values())
-    return losses, probabilities, -math.expm1(log_finite) + 2 * _TAIL + rounding
+    return losses, probabilities, -math.expm1(log_finite) + 2 * _TAIL + rounding(counts)
 
 
 def _solve(losses: Vector, probabilities: Vector, infinity: float, delta: float) -> float:

@@ -99,6 +99,7 @@ def sampled_gaussian(rate: float, sigma: float) -> Vector:
     if rate >= _SMALLEST_RATE and sigma >= 1e-2:
         exact = _fractional_orders(rate, sigma, ORDERS[fractional])
         bound[fractional] = np.minimum(bound[fractional], exact)
+    bound.setflags(write=False)  # it is kept and shared
     return bound
 
 
@@ -148,10 +149,11 @@ def to_epsilon(rdp: Vector, delta: float) -> float:
     Reference: Canonne, Kamath and Steinke (2020), The Discrete Gaussian for Differential
     Privacy, Proposition 12; and delta^2 <= 1 - exp(-KL) for tiny losses.
     """
+    rdp = np.where(np.isnan(rdp), np.inf, rdp)
     if delta**2 + math.expm1(-float(rdp.min())) > 0:
         return 0.0
     epsilons = rdp + np.log1p(-1 / ORDERS) - np.log(delta * ORDERS) / (ORDERS - 1)
-    return max(0.0, float(np.nanmin(epsilons)))
+    return max(0.0, float(np.min(epsilons)))
 
 
 def moments_epsilon(rdp: Vector, delta: float) -> float:
