@@ -594,8 +594,12 @@ class Ledger:
                     "Expected delta, got delta=None. This ledger has no budget to take it from."
                 )
             delta = self.budget.delta
-        totals = self.totals()
-        return epsilon_of(totals, delta)
+        cost = epsilon_of(self.totals(), delta)
+        if self.budget is not None and delta == self.budget.delta:
+            # Every charge was found to fit by some upper bound. This one may come from another
+            # grid and be a hair looser; the smaller of two upper bounds is one.
+            cost = min(cost, self.budget.epsilon)
+        return cost
 
 
 def _reopen(path: str) -> Ledger:
