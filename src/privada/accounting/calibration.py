@@ -184,8 +184,9 @@ def noise_multiplier(
     With `schedule`, step t uses the returned multiplier times `schedule[t]`, and the whole
     schedule together fits the budget (003 calls these factors alpha_t).
 
-    Guarantee: the cost of the returned multiplier is at most `epsilon`, and at least 99.9% of it
-    unless the budget is so large that hardly any noise is needed.
+    Guarantee: the cost of the returned multiplier is at most `epsilon`. It is at least 99.9% of it
+    where the accountant's cost falls without jumps; near 0 by "rdp", and below the range of the
+    grid by "pld", it jumps, and less of the budget is used.
 
     Example:
         >>> import privada as pv
