@@ -317,8 +317,10 @@ def test_a_model_that_breaks_during_training_raises():
     run = trainer(model, engine="loop")
     run.step()
     model.always = True
-    with pytest.raises(RuntimeError, match="secret value seen"):
+    with pytest.raises(RuntimeError, match="secret value seen") as caught:
         run.step()
+    # the failure on private records must not be chained to the one that is shown
+    assert caught.value.__context__ is None
 
 
 def test_nothing_private_is_in_the_representations_of_values_on_the_way():

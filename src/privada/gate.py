@@ -192,9 +192,11 @@ class Gate:
             batch = self._records.fetch(indices) if indices.size else None
             return self._engine.clipped_sum(batch, whitening, self._clip)
         except Exception:
-            # If this fails as well, the fault is not the data's and may be told.
-            self._engine.clipped_sum(self._made_up, whitening, self._clip)
-            return self._one_by_one(indices, whitening)
+            batch = None
+        # If this fails as well, the fault is not the data's and may be told. It runs outside the
+        # handler, or Python would show the first exception, of private records, beside it.
+        self._engine.clipped_sum(self._made_up, whitening, self._clip)
+        return self._one_by_one(indices, whitening)
 
     def _one_by_one(self, indices: data.Indices, whitening: Whitening) -> ClippedSum:
         total = self._engine.clipped_sum(None, whitening, self._clip)
