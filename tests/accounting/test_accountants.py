@@ -1,19 +1,22 @@
 """What plans cost: reference values, dp_accounting's traps, and what must always hold."""
 
 import math
+import subprocess
+import sys
 from collections import Counter
 from unittest import mock
 
 import dp_accounting as dp
+import mpmath as mp
 import numpy as np
 import pytest
 from dp_accounting.pld import PLDAccountant
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from privada.accounting import ACCOUNTANTS, accountants, epsilon, epsilon_of, events, pld
+from privada.accounting import ACCOUNTANTS, accountants, epsilon, epsilon_of, events, pld, rdp
 from privada.accounting.pld import Mechanism
-from privada.core.errors import EventError
+from privada.core.errors import ArgumentError, EventError
 from tests.oracles import hockey_stick
 
 REPLACE_ONE = dp.NeighboringRelation.REPLACE_ONE
@@ -116,6 +119,25 @@ def test_forty_thousand_multipliers_are_grouped(accountant):
     found = epsilon(sampling_rate=0.001, noise_multiplier=plan, delta=1e-5, accountant=accountant)
     assert cost(0.001, 6.0, 40_000, 1e-5, accountant) < found
     assert found < cost(0.001, 2.0, 40_000, 1e-5, accountant)
+
+
+@pytest.mark.parametrize("accountant", ACCOUNTANTS)
+def test_thousands_of_fixed_size_multipliers_are_grouped_and_rounded_down(accountant):
+    plan = {events.fixed_size(10_000, 10, 4 + t / 1000): 10 for t in range(2001)}
+    plan[events.gaussian(30.0)] = 1
+    found = epsilon_of(plan, 1e-5, accountant)
+    middle, least = (
+        epsilon_of(
+            {events.fixed_size(10_000, 10, s): 20_010, events.gaussian(30.0): 1}, 1e-5, accountant
+        )
+        for s in (5.0, 4.0)
+    )
+    assert middle < found < least
+    if accountant != "pld":
+        ungrouped = rdp.total(plan, events.REPLACE)
+        convert = rdp.to_epsilon if accountant == "rdp" else rdp.moments_epsilon
+        exact = convert(ungrouped, 1e-5)
+        assert exact <= found <= exact * 1.005
 
 
 mixed = st.dictionaries(
@@ -324,3 +346,101 @@ def test_cost_is_monotone(accountant, rate, sigma, steps, delta, more):
     }
     for name, value in dearer.items():
         assert value >= here * (1 - ROUGHLY[accountant]), name
+
+
+ORDER = """
+from privada.accounting import ACCOUNTANTS, epsilon_of, events
+plan = {events.poisson(0.01 + k / 1e4, 1 + k / 7): k + 1 for k in range(60)}
+plan |= {events.gaussian(20 + k / 3): k + 1 for k in range(9)}
+print([epsilon_of(plan, 1e-5, name).hex() for name in ACCOUNTANTS])
+"""
+
+
+def test_another_process_with_other_hashes_finds_the_same_to_the_last_bit():
+    said = {
+        subprocess.run(
+            [sys.executable, "-c", ORDER],
+            env={"PYTHONHASHSEED": str(seed), "OMP_NUM_THREADS": "1"},
+            capture_output=True,
+            check=True,
+        ).stdout
+        for seed in (1, 2, 3)
+    }
+    assert len(said) == 1
+
+
+EXTREME = {
+    "rate": [5e-324, 1e-200, 1e-20, 1e-9, 0.1, 1 - 1e-12, 1 - 1e-16, 1.0],
+    "sigma": [5e-324, 1e-200, 1e-9, 0.019, 0.5, 1e4, 1e9, 1.7e308],
+    "steps": [1, 1000, 10**9, 2**53],
+    "delta": [5e-324, 1e-300, 1e-11, 1e-5, 0.5, 1 - 1e-16],
+}
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("accountant", ACCOUNTANTS)
+@pytest.mark.parametrize("sampling", ["poisson", "fixed-size"])
+@given(
+    rate=st.sampled_from(EXTREME["rate"]) | st.floats(0, 1, exclude_min=True),
+    sigma=st.sampled_from(EXTREME["sigma"]) | st.floats(0, exclude_min=True, allow_infinity=False),
+    steps=st.sampled_from(EXTREME["steps"]) | st.integers(1, 10**6),
+    delta=st.sampled_from(EXTREME["delta"]) | st.floats(0, 1, exclude_min=True, exclude_max=True),
+)
+@settings(max_examples=60, deadline=None)
+def test_extreme_plans_have_a_cost(sampling, accountant, rate, sigma, steps, delta):
+    found = epsilon(
+        sampling_rate=rate,
+        noise_multiplier=sigma,
+        steps=steps,
+        delta=delta,
+        accountant=accountant,
+        sampling=sampling,
+    )
+    assert found >= 0
+
+
+@pytest.mark.parametrize("accountant", ACCOUNTANTS)
+@given(
+    rate=st.floats(-20, 0).map(lambda x: 10**x),
+    sigma=st.floats(-4, 9).map(lambda x: 10**x),
+    delta=st.floats(-40, -0.1).map(lambda x: 10**x),
+)
+@settings(max_examples=40, deadline=None)
+def test_an_extreme_step_costs_no_less_than_its_definition(accountant, rate, sigma, delta):
+    found = cost(rate, sigma, 1, delta, accountant)
+    for direction in (hockey_stick.REMOVING, hockey_stick.ADDING):
+        assert hockey_stick.delta(found, rate, sigma, direction) <= delta * (1 + 1e-12)
+
+
+@pytest.mark.parametrize("delta", [1e-300, 1e-40, 1e-12, 0.3])
+@pytest.mark.parametrize("sigma", [1e-7, 1e-4, 9e-4, 1.1e-3, 1e5, 1e7])
+def test_an_extreme_gaussian_is_bounded_closely(sigma, delta):
+    found = epsilon_of({events.gaussian(sigma): 1}, delta)
+    with mp.workdps(60):
+        exact = hockey_stick.gaussian_epsilon(sigma, delta)
+        assert exact <= found <= exact * (1 + 1e-5) + mp.mpf(1e-11)
+
+
+def test_noise_without_end_is_not_free():
+    assert epsilon_of({events.gaussian(1e200): 5}, 1e-300) > 0
+    beside = {events.gaussian(1e200): 5, events.poisson(0.1, 1.0): 1}
+    assert epsilon_of(beside, 1e-5) >= epsilon_of({events.poisson(0.1, 1.0): 1}, 1e-5) * (1 - 1e-3)
+
+
+def test_noise_that_vanishes_costs_infinity():
+    assert epsilon_of({events.gaussian(1e-200): 1}, 1e-5) == math.inf
+    assert epsilon_of({events.fixed_size(10, 1, 5e-324): 1}, 1e-5) == math.inf
+
+
+def test_a_total_variation_within_delta_costs_nothing_and_beyond_it_something():
+    event = events.poisson(1e-7, 0.5)
+    variation = 1e-7 * math.erf(1 / math.sqrt(2))  # erf(1 / (2 sqrt(2) sigma))
+    steps = int(1e-5 / variation)
+    assert epsilon_of({event: steps - 1}, 1e-5) == 0
+    single = hockey_stick.delta(0.0, 1e-7, 0.5, hockey_stick.REMOVING)
+    assert variation == pytest.approx(float(single), rel=1e-9)
+
+
+def test_a_count_beyond_exact_numbers_is_named():
+    with pytest.raises(ArgumentError, match=r"count <= 2\*\*53, got count=9007199254740993"):
+        epsilon_of({events.gaussian(1.0): 2**53 + 1}, 1e-5)

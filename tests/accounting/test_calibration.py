@@ -1,13 +1,25 @@
 """What a budget affords, and what is said about arguments that make no sense."""
 
+import contextlib
 import math
+import re
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from privada.accounting import batch_size, epsilon, epsilon_of, events, noise_multiplier, pld, steps
+from privada.accounting import (
+    ACCOUNTANTS,
+    accountants,
+    batch_size,
+    epsilon,
+    epsilon_of,
+    events,
+    noise_multiplier,
+    pld,
+    steps,
+)
 from privada.accounting.calibration import plan
 from privada.core.errors import ArgumentError
 
@@ -60,6 +72,9 @@ def test_calibrated_noise_stays_affordable_in_another_process():
         for count in asked_before:
             pld.epsilon({(0.01, sigma): count}, 1e-5)
         assert pld.epsilon({(0.01, sigma): 1000}, 1e-5)[0] <= 1.0
+        accountants._epsilon.cache_clear()
+        again = noise_multiplier(epsilon=1.0, delta=1e-5, sampling_rate=0.01, steps=1000)
+        assert again == sigma
 
 
 @pytest.mark.parametrize("accountant", ["pld", "rdp"])
@@ -266,3 +281,64 @@ def test_a_bad_limit_of_steps_is_named(most):
 def test_an_unknown_way_of_sampling_is_named():
     with pytest.raises(ArgumentError, match="sampling='shuffle'"):
         epsilon(**CALLS[epsilon], sampling="shuffle")
+
+
+@pytest.mark.parametrize("accountant", ACCOUNTANTS)
+@pytest.mark.parametrize("sampling", ["poisson", "fixed-size"])
+@given(
+    target=st.sampled_from([5e-324, 1e-12, 1e-3, 3.0, 1e6, 1.7e308]),
+    rate=st.sampled_from([5e-324, 1e-12, 1e-4, 0.1, 1 - 1e-16, 1.0]),
+    count=st.sampled_from([1, 1000, 10**8, 2**53]),
+    delta=st.sampled_from([5e-324, 1e-300, 1e-11, 1e-5, 0.5, 1 - 1e-16]),
+)
+@settings(max_examples=4, deadline=None)
+def test_extreme_budgets_are_kept_or_refused(sampling, accountant, target, rate, count, delta):
+    plan = {"sampling_rate": rate, "steps": count, "delta": delta}
+    plan |= {"accountant": accountant, "sampling": sampling}
+    refused = pytest.raises(ArgumentError, match=re.escape(f"epsilon={target} at delta={delta}"))
+    with contextlib.suppress(ArgumentError):
+        sigma = noise_multiplier(epsilon=target, **plan)
+        assert epsilon(noise_multiplier=sigma, **plan) <= target
+        return
+    with refused:
+        noise_multiplier(epsilon=target, **plan)
+
+
+@pytest.mark.parametrize("accountant", ACCOUNTANTS)
+@given(
+    target=st.sampled_from([5e-324, 1e-3, 3.0, 1.7e308]),
+    share=st.sampled_from([5e-324, 1e-9, 0.1, 1 - 1e-16, 1.0]),
+    sigma=st.sampled_from([5e-324, 1e-9, 0.5, 1e9, 1.7e308]),
+    delta=st.sampled_from([5e-324, 1e-11, 1e-5, 1 - 1e-16]),
+)
+@settings(max_examples=8, deadline=None)
+def test_extreme_budgets_afford_what_fits(accountant, target, share, sigma, delta):
+    budget = {"epsilon": target, "delta": delta, "noise_multiplier": sigma}
+    budget |= {"accountant": accountant}
+    most = steps(**budget, sampling_rate=share, most=10_000)
+    assert epsilon_of({events.poisson(share, sigma): most}, delta, accountant) <= target
+    batch = batch_size(**budget, population=10**5, steps=100)
+    if batch:
+        event = events.poisson(batch / 10**5, sigma)
+        assert epsilon_of({event: 100}, delta, accountant) <= target
+
+
+@pytest.mark.parametrize(
+    ("call", "name"),
+    [
+        (epsilon, "steps"),
+        (noise_multiplier, "steps"),
+        (steps, "most"),
+        (batch_size, "steps"),
+        (batch_size, "population"),
+    ],
+)
+def test_a_count_beyond_exact_numbers_is_named(call, name):
+    with pytest.raises(ArgumentError, match=rf"{name} <= 2\*\*53, got {name}=1000000"):
+        call(**{**CALLS[call], name: 10**400})
+
+
+@pytest.mark.parametrize("factor", [5e-324, 1e-310, 1e305])
+def test_a_schedule_that_leaves_the_range_of_numbers_is_named(factor):
+    with pytest.raises(ArgumentError, match=r"schedule\[1\]="):
+        noise_multiplier(**{**CALLS[noise_multiplier], "steps": 2}, schedule=[1.0, factor])

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy.signal import fftconvolve
 from scipy.stats import norm
 
 import privada as pv
@@ -48,7 +49,7 @@ def instance_delta(epsilon, sigma, steps, others):
     one = np.bincount(index - low, weights=p * width)
     total = one
     for _ in range(steps - 1):
-        total = np.convolve(total, one)
+        total = np.maximum(fftconvolve(total, one), 0.0)
     losses = (np.arange(total.size) + steps * low) * grain
     above = losses > epsilon
     return float(total[above] @ -np.expm1(epsilon - losses[above]))
@@ -86,8 +87,12 @@ def test_the_whole_batch_is_a_gaussian_of_half_the_noise():
 
 def test_the_loss_distribution_is_its_own_dual():
     removing, adding = pld._loss_grids(Mechanism(0.2, 1.5, True), 1e-3)
-    assert removing.lowest == adding.lowest
-    assert np.allclose(removing.probabilities, adding.probabilities, atol=1e-15)
+    assert removing is adding
+    size = removing.probabilities.size
+    assert removing.lowest == -(size // 2)
+    losses = (removing.lowest + np.arange(size)) * 1e-3
+    dual = (removing.probabilities * np.exp(-losses))[::-1]
+    assert np.allclose(removing.probabilities, dual, atol=1e-15)
     assert removing.probabilities.sum() + removing.infinity == pytest.approx(1, abs=1e-12)
 
 

@@ -29,8 +29,16 @@ MECHANISMS = [
 
 
 @pytest.fixture(autouse=True)
-def _nothing_settled():
+def _nothing_asked_before():
+    forget()
+
+
+def forget():
+    """Empty every cache of the module, as in a new process."""
     pld._settled.clear()
+    pld._transforms._kept.clear()
+    for cached in (pld._loss_grids, pld._log_probabilities, pld._log_moment, pld._spread):
+        cached.cache_clear()
 
 
 def curve(grid, interval, epsilon):
@@ -132,7 +140,7 @@ def test_gaussian_steps_compose_to_the_closed_form(steps, total_sigma, delta):
     exact = get_epsilon_gaussian(total_sigma, delta)
     found, _ = pld.epsilon({(1.0, total_sigma * math.sqrt(steps)): steps}, delta)
     # what rounding in the transforms may misplace is charged, and shows at the smallest delta
-    rounding = 1e-12 + 1e-16 * steps
+    rounding = pld.rounding({Mechanism(1.0, total_sigma): steps})
     assert exact <= found <= exact * (1.001 + 0.1 * rounding / delta)
 
 
@@ -215,31 +223,95 @@ def test_rare_large_losses_do_not_outgrow_the_largest_grid(rate, sigma, steps, m
     assert pld.epsilon({(rate, sigma): steps}, 1e-5)[0] < 10
 
 
-def test_consecutive_step_counts_use_the_settled_grid_and_never_get_cheaper():
-    mechanism = (0.01, 1.0)
-    pld.epsilon({mechanism: 1000}, 1e-5)
-    settled = dict(pld._settled)
-    found = [pld.epsilon({mechanism: n}, 1e-5) for n in range(1000, 1200)]
+def test_consecutive_step_counts_share_a_grid_and_never_get_cheaper():
+    found = [pld.epsilon({(0.01, 1.0): n}, 1e-5) for n in range(1025, 1200)]
     assert all(before[0] <= after[0] for before, after in itertools.pairwise(found))
-    assert pld._settled == settled
-    assert {interval for _, interval in found} == {interval for interval, _ in settled.values()}
+    assert len({interval for _, interval in found}) == 1
+    assert len(pld._settled) == 1
 
 
-def test_a_grid_is_settled_anew_when_the_count_has_more_than_doubled():
-    mechanism = (0.01, 1.0)
-    pld.epsilon({mechanism: 10}, 1e-5)
-    assert [list(counts.values()) for _, counts in pld._settled.values()] == [[10]]
-    pld.epsilon({mechanism: 21}, 1e-5)
-    assert [list(counts.values()) for _, counts in pld._settled.values()] == [[21]]
+@pytest.mark.parametrize(
+    ("rate", "sigma"), [(0.01, 1.0), (0.1, 4.0), (0.5, 0.5), (1e-3, 0.6), (0.004, 1.1)]
+)
+def test_past_a_power_of_two_one_more_step_is_cheaper_by_a_tenth_of_a_per_cent_at_most(rate, sigma):
+    for exponent in range(3, 15):
+        at, beyond = (pld.epsilon({(rate, sigma): 2**exponent + k}, 1e-5)[0] for k in (0, 1))
+        assert beyond >= at * (1 - 1e-3)
 
 
-@pytest.mark.parametrize("earlier", [{(0.01, 1.0): 1, (0.3, 0.3): 100_000}, {(0.01, 1.0): 400_000}])
-def test_what_was_asked_before_does_not_move_the_result(earlier):
-    counts = {(0.01, 1.0): 100_000, (0.3, 0.3): 1}
-    fresh, _ = pld.epsilon(counts, 1e-5)
-    pld._settled.clear()
-    pld.epsilon(earlier, 1e-5)
-    assert pld.epsilon(counts, 1e-5)[0] == pytest.approx(fresh, rel=1e-3)
+QUESTIONS = [
+    ({(0.01, 1.0): 100_000, (0.3, 0.3): 1}, 1e-5),
+    ({(0.01, 1.0): 1, (0.3, 0.3): 100_000}, 1e-5),
+    ({(0.01, 1.0): 1000}, 1e-5),
+    ({(0.01, 1.0): 1000}, 1e-7),
+    ({(0.01, 1.0): 1001}, 1e-5),
+    ({(0.01, 1.0): 400_000}, 1e-5),
+    ({(0.2, 3.0): 7, (0.1, 2.0): 70, (1.0, 9.0): 1, (0.01, 0.8): 700}, 1e-6),
+    ({Mechanism(0.05, 1.5, True): 300}, 1e-5),
+]
+
+
+def test_what_was_asked_before_does_not_move_the_result():
+    fresh = []
+    for counts, delta in QUESTIONS:
+        forget()
+        fresh.append(pld.epsilon(counts, delta))
+    for order in itertools.islice(itertools.permutations(range(len(QUESTIONS))), 0, None, 8000):
+        forget()
+        found = {k: pld.epsilon(*QUESTIONS[k]) for k in order}
+        assert [found[k] for k in range(len(QUESTIONS))] == fresh
+
+
+@pytest.mark.parametrize("interval", [None, 1e-3])
+def test_the_order_of_the_mechanisms_does_not_move_the_result(interval):
+    counts, delta = QUESTIONS[6]
+    expected = pld.epsilon(counts, delta, interval)
+    for items in itertools.permutations(counts.items()):
+        forget()
+        assert pld.epsilon(dict(items), delta, interval) == expected
+
+
+@given(
+    rate=st.floats(1e-4, 1),
+    sigma=st.floats(0.3, 20),
+    steps=st.integers(1, 20_000),
+    delta=st.floats(1e-8, 1e-3),
+)
+@settings(max_examples=25, deadline=None)
+def test_the_grid_is_fine_enough_for_the_question_itself(rate, sigma, steps, delta):
+    counts = {(rate, sigma): steps}
+    value, interval = pld.epsilon(counts, delta)
+    if pld._points({Mechanism(rate, sigma): steps}, interval) * 16 <= pld._MOST_POINTS:
+        finer, _ = pld.epsilon(counts, delta, interval / 4)
+        assert value == pytest.approx(finer, rel=5e-3, abs=1e-9)
+
+
+def test_a_composition_whose_mass_overflows_costs_infinity_and_not_nothing():
+    losses, nothing = np.arange(-2.0, 3.0), np.zeros(5)
+    assert pld._solve(losses, nothing, 0.0, 1e-5) == 0
+    assert pld._solve(losses, nothing + np.nan, 0.0, 1e-5) == math.inf
+    assert pld._solve(losses, nothing, math.nan, 1e-5) == math.inf
+
+
+def test_more_steps_than_rounding_allows_cost_infinity():
+    assert pld.epsilon({(0.01, 1.0): 10**12}, 1e-5)[0] == math.inf
+
+
+@given(
+    probabilities=st.lists(st.floats(0, 1), min_size=1, max_size=40),
+    lowest=st.integers(-20, 20),
+    interval=st.floats(1e-3, 60),
+    delta=st.floats(1e-6, 0.5),
+)
+@settings(max_examples=300, deadline=None)
+def test_the_solution_is_where_the_divergence_meets_delta(probabilities, lowest, interval, delta):
+    masses = np.array(probabilities) / max(1.0, sum(probabilities))
+    losses = (lowest + np.arange(masses.size)) * interval
+    grid = pld._Grid(lowest, masses, 1e-7)
+    found = pld._solve(losses, masses, 1e-7, delta)
+    assert curve(grid, interval, found) <= delta * (1 + 1e-9) + 1e-14
+    if found > 0:
+        assert curve(grid, interval, found * (1 - 1e-6) - 1e-9) >= delta * (1 - 1e-6) - 1e-14
 
 
 def test_no_mechanisms_cost_nothing():

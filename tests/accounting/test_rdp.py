@@ -97,6 +97,67 @@ def test_fixed_size_sampling_covers_a_real_exchange(size, sigma):
         assert ours[place(order)] >= renyi.replaced_in_sample(size / 1000, sigma, order)
 
 
+def theorem_27(rate, sigma, order):
+    """The bound of Wang, Balle and Kasiviswanathan at a whole order, in mpmath."""
+    with mp.workdps(60 + 8 * order):
+        q, s = mp.mpf(rate), mp.mpf(sigma)
+
+        def power(j):
+            return mp.exp(mp.mpf(j) * (j - 1) / (2 * s**2))
+
+        def moment(j):
+            return mp.fsum((-1) ** (j - k) * mp.binomial(j, k) * power(k) for k in range(j + 1))
+
+        even = {j: moment(j) for j in range(2, order + 2, 2)}
+        terms = [
+            mp.binomial(order, j)
+            * q**j
+            * min(4 * mp.sqrt(even[j // 2 * 2] * even[(j + 1) // 2 * 2]), 2 * power(j))
+            for j in range(2, order + 1)
+        ]
+        return mp.log1p(mp.fsum(terms)) / (order - 1)
+
+
+@pytest.mark.parametrize("order", [2, 3, 11, 40])
+@pytest.mark.parametrize("rate", [1e-4, 0.01, 0.5, 0.99])
+@pytest.mark.parametrize("sigma", [0.3, 1.19, 1.21, 2.0, 20.0, 1e4])
+def test_fixed_size_sampling_has_the_bound_of_its_theorem(rate, sigma, order):
+    expected = theorem_27(rate, sigma, order)
+    ours = rdp.fixed_size_gaussian(rate, sigma)[place(order)]
+    assert ours >= expected
+    assert float(ours / expected) == pytest.approx(1, rel=1e-8)
+
+
+@pytest.mark.parametrize(("rate", "sigma"), [(0.01, 0.5), (0.01, 2.0), (0.3, 1.0), (1e-3, 5.0)])
+def test_fixed_size_sampling_agrees_with_dp_accounting_where_nothing_cancels(rate, sigma):
+    theirs = dp_accounting.rdp.RdpAccountant(
+        orders=rdp.ORDERS[:120], neighboring_relation=dp_accounting.NeighboringRelation.REPLACE_ONE
+    )
+    theirs.compose(
+        dp_accounting.SampledWithoutReplacementDpEvent(
+            10**6, round(rate * 10**6), dp_accounting.GaussianDpEvent(sigma)
+        )
+    )
+    ours = rdp.fixed_size_gaussian(rate, sigma)[:120]
+    assert ours == pytest.approx(np.asarray(theirs.rdp), rel=1e-8)
+
+
+@given(rate=rates, sigma=sigmas, factor=st.floats(1.01, 3))
+@settings(max_examples=50, deadline=None)
+def test_fixed_size_divergence_falls_as_noise_grows_and_grows_with_the_rate(rate, sigma, factor):
+    here = rdp.fixed_size_gaussian(rate, sigma)
+    assert (rdp.fixed_size_gaussian(rate, sigma * factor) < here).all()
+    assert (rdp.fixed_size_gaussian(rate / factor, sigma) < here).all()
+
+
+@pytest.mark.parametrize("order", [1.01, 1.5, 10.9])
+@pytest.mark.parametrize(("rate", "sigma"), [(1e-5, 1e4), (1e-5, 100.0), (0.5, 1e4)])
+def test_divergences_of_tiny_losses_do_not_cancel(rate, sigma, order):
+    expected = renyi.sampled_gaussian(rate, sigma, float(rdp.ORDERS[place(order)]))
+    ours = rdp.sampled_gaussian(rate, sigma)[place(order)]
+    assert expected <= ours <= expected * (1 + 1e-9)
+
+
 def test_divergences_add_up():
     counts = {events.poisson(0.1, 2.0): 3, events.gaussian(5.0): 7}
     expected = 3 * rdp.sampled_gaussian(0.1, 2.0) + 7 * rdp.ORDERS / 50

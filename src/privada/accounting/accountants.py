@@ -7,10 +7,12 @@ from functools import lru_cache
 
 import numpy as np
 from dp_accounting import DpEvent, get_epsilon_gaussian
+from scipy.special import ndtri
 
 from privada.accounting import events, pld, rdp
 from privada.accounting.events import REPLACE
 from privada.accounting.pld import Mechanism
+from privada.core.errors import ArgumentError
 from privada.core.validation import one_of, probability, whole
 
 ACCOUNTANTS = ("pld", "rdp", "moments")
@@ -18,7 +20,21 @@ ACCOUNTANTS = ("pld", "rdp", "moments")
 # Up to here every multiplier is charged as it is; beyond, they are grouped and rounded against us.
 _MOST_DISTINCT = {"pld": 48, "rdp": 2000}
 _GROUPING_STABLE = 5e-3
+_MOST_TIMES = 2**53
+# A rate from here on is charged as 1, which costs no less; on a grid it would lose its digits.
+_NEARLY_ALL = 1 - 1e-9
 _MOST_GROUPS = 384
+
+
+def times(name: str, value: object, least: int = 1) -> int:
+    """Return `value` as a whole number that floating-point numbers count exactly."""
+    number = whole(name, value, least)
+    if number > _MOST_TIMES:
+        raise ArgumentError(
+            f"Expected {name} <= 2**53, got {name}={value!r}. Beyond it, costs cannot be counted "
+            "exactly; no run is that long."
+        )
+    return number
 
 
 def _mechanisms(counts: Mapping[DpEvent, int], relation: str) -> dict[Mechanism, int]:
@@ -30,24 +46,56 @@ def _mechanisms(counts: Mapping[DpEvent, int], relation: str) -> dict[Mechanism,
     replacing = relation == REPLACE
     factor = 0.5 if replacing else 1.0
     found: Counter[Mechanism] = Counter()
-    precision = 0.0
+    precision, unsampled = 0.0, False
     for event, count in counts.items():
         rate, sigma = events.sampling_rate(event), factor * events.multiplier(event)
-        if rate < 1:
+        if rate < _NEARLY_ALL:
             found[Mechanism(rate, sigma, replacing)] += count
         else:
-            precision += count / sigma**2
-    if precision:
-        found[Mechanism(1.0, precision**-0.5, replacing)] += 1
+            inverse = 1 / sigma if sigma else math.inf
+            precision, unsampled = precision + count * inverse * inverse, True
+    if unsampled:  # even where its precision underflows
+        found[Mechanism(1.0, max(precision, 1e-300) ** -0.5, replacing)] += 1
     return dict(found)
+
+
+def _gaussian_epsilon(sigma: float, delta: float) -> float:
+    """Return the epsilon of one Gaussian, from its closed form.
+
+    delta(epsilon) is the chance of a larger loss less a positive term, so the epsilon at which
+    that chance is delta is a bound; it is all but exact where the noise is small, and stands in
+    there, where the closed form cancels.
+    """
+    if sigma == 0:
+        return math.inf
+    simple = max(0.0, (0.5 / sigma - float(ndtri(delta))) / sigma) * (1 + 1e-9) + 2e-12
+    if sigma < 1e-3:
+        return simple
+    try:
+        with np.errstate(all="ignore"):
+            closed = float(get_epsilon_gaussian(sigma, delta))
+    except (ArithmeticError, ValueError):
+        return simple
+    # the tolerances of the library's root finder are added
+    return min(simple, closed * (1 + 1e-9) + 2e-12) if closed >= 0 else simple
+
+
+def _total_variation(counts: Mapping[Mechanism, int]) -> float:
+    """Return a bound on the total variation distance of a composition: the sum over its parts."""
+    half = math.sqrt(0.125)
+    return sum(n * m.rate * math.erf(half / m.sigma) for m, n in counts.items()) * (1 + 1e-9)
 
 
 def _grouped(counts: Mapping[Mechanism, int], groups: int) -> dict[Mechanism, int]:
     """Return fewer mechanisms that cost no less: in each group, the most sampled, least noisy.
 
     Groups are cells of a geometric grid, so that no multiplier or rate moves by more than a
-    fixed fraction.
+    fixed fraction. Unsampled releases, which are one mechanism already, stay apart.
     """
+    apart = {m: n for m, n in counts.items() if m.rate == 1}
+    counts = {m: n for m, n in counts.items() if m.rate < 1}
+    if not counts:
+        return apart
     replacing = next(iter(counts)).replacing
     values = np.log(np.array([(m.rate, m.sigma) for m in counts]))
     spans = np.ptp(values, axis=0)
@@ -59,7 +107,7 @@ def _grouped(counts: Mapping[Mechanism, int], groups: int) -> dict[Mechanism, in
     for cell, (m, n) in zip(map(tuple, place), counts.items(), strict=True):
         top_rate, low_sigma, total = gathered.get(cell, (m.rate, m.sigma, 0))
         gathered[cell] = max(top_rate, m.rate), min(low_sigma, m.sigma), total + n
-    merged: Counter[Mechanism] = Counter()
+    merged = Counter(apart)
     for rate, sigma, n in gathered.values():
         merged[Mechanism(rate, sigma, replacing)] += n
     return dict(merged)
@@ -87,15 +135,25 @@ def _within_range(counts: Mapping[Mechanism, int], delta: float) -> bool:
 
 def _rdp_total(counts: Mapping[DpEvent, int], relation: str) -> rdp.Vector:
     """Return the divergence of a tally, of many multipliers grouped."""
-    if relation == REPLACE or len(counts) <= _MOST_DISTINCT["rdp"]:
+    if len(counts) <= _MOST_DISTINCT["rdp"]:
         return rdp.total(counts, relation)
     grouped = _grouped(_mechanisms(counts, relation), _MOST_DISTINCT["rdp"])
-    return rdp.total({events.poisson(m.rate, m.sigma): n for m, n in grouped.items()}, relation)
+    divergence = rdp.fixed_size_gaussian if relation == REPLACE else rdp.sampled_gaussian
+    total = np.zeros_like(rdp.ORDERS)
+    for m, n in sorted(grouped.items()):
+        total += n * divergence(m.rate, m.sigma)
+    return total
+
+
+def _place(item: tuple[DpEvent, int]) -> tuple[float, float, int]:
+    event, count = item
+    return events.sampling_rate(event), events.multiplier(event), count
 
 
 @lru_cache(maxsize=4096)
 def _epsilon(items: frozenset[tuple[DpEvent, int]], delta: float, accountant: str) -> float:
-    counts = dict(items)
+    # in an order that does not depend on hashes, so that sums are the same in every process
+    counts = dict(sorted(items, key=_place))
     relation = events.common_relation(counts)
     if any(events.multiplier(event) == 0 for event in counts):
         return math.inf
@@ -104,15 +162,18 @@ def _epsilon(items: frozenset[tuple[DpEvent, int]], delta: float, accountant: st
     if accountant == "rdp":
         return rdp.to_epsilon(_rdp_total(counts, relation), delta)
     mechanisms = _mechanisms(counts, relation)
+    if any(m.sigma == 0 for m in mechanisms):
+        return math.inf
     if all(m.rate == 1 for m in mechanisms):
         (single,) = mechanisms
-        # closed form; the tolerances of its root finder are added
-        return float(get_epsilon_gaussian(single.sigma, delta)) * (1 + 1e-9) + 2e-12
+        return _gaussian_epsilon(single.sigma, delta)
+    if _total_variation(mechanisms) <= delta:
+        return 0.0
     if not _within_range(mechanisms, delta):
         return _epsilon(items, delta, "rdp")
     value = _pld_epsilon(mechanisms, delta)
     # The RDP of fixed-size sampling is slow and much looser, unless rounding outgrows delta.
-    if relation != REPLACE or pld.rounding(mechanisms) > 0.01 * delta:
+    if relation != REPLACE or pld.rounding(mechanisms) > 0.01 * delta or value == math.inf:
         value = min(value, _epsilon(items, delta, "rdp"))
     return value
 
@@ -123,8 +184,9 @@ def epsilon_of(counts: Mapping[DpEvent, int], delta: float, accountant: str = "p
     Guarantee: an upper bound under every accountant. "pld" takes the RDP bound where losses leave
     the range of the grid and, for Poisson sampling, where it is lower.
 
-    Edge cases: an empty tally costs 0; a multiplier of 0 costs infinity; events of two
-    neighbouring relations together are refused.
+    Edge cases: an empty tally costs 0; a multiplier of 0 costs infinity, and so does one whose
+    cost exceeds every number; events of two neighbouring relations together are refused, and
+    counts beyond 2**53. The result depends on the tally, delta and accountant alone.
 
     Example:
         >>> from privada.accounting import events
@@ -133,6 +195,7 @@ def epsilon_of(counts: Mapping[DpEvent, int], delta: float, accountant: str = "p
         0.947
     """
     one_of("accountant", accountant, ACCOUNTANTS)
-    probability("delta", delta)
-    items = frozenset((event, n) for event, n in counts.items() if whole("count", n, least=0) > 0)
+    delta = probability("delta", delta)
+    whole_counts = ((event, times("count", n, least=0)) for event, n in counts.items())
+    items = frozenset((event, n) for event, n in whole_counts if n > 0)
     return _epsilon(items, delta, accountant) if items else 0.0

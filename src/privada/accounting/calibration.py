@@ -9,10 +9,10 @@ import numpy as np
 from dp_accounting import DpEvent
 
 from privada.accounting import events
-from privada.accounting.accountants import epsilon_of
+from privada.accounting.accountants import epsilon_of, times
 from privada.accounting.events import Tally
 from privada.core.errors import ArgumentError
-from privada.core.validation import one_of, positive, probability, rate, whole
+from privada.core.validation import one_of, positive, probability, rate
 
 Numbers = SupportsFloat | Sequence[float]
 
@@ -76,7 +76,7 @@ def plan(
                 "noise multiplier per step."
             )
         steps = length
-    whole("steps", steps)
+    steps = times("steps", steps)
     for name, values in (("sampling_rate", rates), ("noise_multiplier", sigmas)):
         if len(values) not in (1, steps):
             raise ArgumentError(
@@ -169,6 +169,17 @@ def least_noise(cost: Callable[[float], float], target: float, wanted: str) -> f
     return high
 
 
+def _factor(name: str, value: object) -> float:
+    """Return a factor whose product with any noise that is tried is a number greater than 0."""
+    factor = positive(name, value)
+    if not 1e-150 <= factor <= 1e150:
+        raise ArgumentError(
+            f"Expected {name} within [1e-150, 1e150], got {name}={value!r}. Scale the schedule: "
+            "only the ratios of its factors matter."
+        )
+    return factor
+
+
 def noise_multiplier(
     *,
     epsilon: float,
@@ -204,10 +215,10 @@ def noise_multiplier(
     positive("epsilon", epsilon)
     probability("delta", delta)
     rate("sampling_rate", sampling_rate)
-    whole("steps", steps)
+    times("steps", steps)
     factors = np.ones(1)
     if schedule is not None:
-        factors = np.array(_per_step("schedule", schedule, positive))
+        factors = np.array(_per_step("schedule", schedule, _factor))
     if schedule is not None and factors.shape != (steps,):
         raise ArgumentError(
             f"Expected schedule to have one factor for each of the {steps} steps, got an array of "
@@ -263,7 +274,7 @@ def steps(
         rate("sampling_rate", sampling_rate), positive("noise_multiplier", noise_multiplier)
     )
     return _most(
-        lambda n: epsilon_of({event: n}, delta, accountant) <= epsilon, whole("most", most)
+        lambda n: epsilon_of({event: n}, delta, accountant) <= epsilon, times("most", most)
     )
 
 
@@ -288,8 +299,8 @@ def batch_size(
         925
     """
     positive("epsilon", epsilon)
-    population = whole("population", population)
-    sigma, count = positive("noise_multiplier", noise_multiplier), whole("steps", steps)
+    population = times("population", population)
+    sigma, count = positive("noise_multiplier", noise_multiplier), times("steps", steps)
 
     def affordable(batch: int) -> bool:
         event = events.poisson(batch / population, sigma)
