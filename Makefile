@@ -28,6 +28,10 @@ $(VENV)/.docs: $(VENV)/.base
 demo: $(VENV)/.base
 	$(BIN)/privada demo
 
+# The tests run side by side: libraries that start a thread for each core would only get in the way.
+test test-slow: export OMP_NUM_THREADS = 1
+test test-slow: export OPENBLAS_NUM_THREADS = 1
+
 test: $(VENV)/.dev
 	$(BIN)/python -m pytest -n 2 --dist loadgroup
 
