@@ -5,6 +5,7 @@ import copy
 import pickle
 import signal
 import threading
+import time
 import warnings
 from collections import Counter
 from collections.abc import Callable, Mapping
@@ -339,28 +340,108 @@ def test_threads_share_a_gate(path: Path) -> None:
 
 
 def test_a_signal_handler_that_settles_takes_back_nothing_that_is_used() -> None:
-    """A handler that saves a checkpoint settles the gate in the middle of whatever it was doing."""
+    """It finds the gate in the middle of whatever it was doing."""
     ledger, plan = Ledger(None), Plan(10**9)
     gate = make_gate(ledger, plan, gate_module._LARGEST_BLOCK)
-    asked, handled = [0], [0]
+    asked, handled = 0, [0]
 
     def handle(*_: object) -> None:
         handled[0] += 1
-        with contextlib.suppress(LedgerError):  # it is busy: nothing was done
-            gate.settle()
+        gate.settle()
+        signal.setitimer(signal.ITIMER_REAL, 2e-4)
 
     before = signal.signal(signal.SIGALRM, handle)
     try:
-        signal.setitimer(signal.ITIMER_REAL, 2e-4, 2e-4)
+        signal.setitimer(signal.ITIMER_REAL, 2e-4)
         while handled[0] < 2000:
-            with contextlib.suppress(LedgerError):
-                gate._pay(EVENT)
-                asked[0] += 1
+            gate._pay(EVENT)
+            asked += 1
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
     gate.settle()
-    assert ledger.totals()[EVENT] >= asked[0]
+    assert ledger.totals()[EVENT] == asked
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_settling_in_the_middle_of_a_charge_is_left_for_later(
+    path: Path, monkeypatch: pytest.MonkeyPatch, when: str
+) -> None:
+    ledger, plan = Ledger(path, BUDGET), Plan(100)
+    gate = make_gate(ledger, plan, 8)
+    true = ledger.charge
+
+    def charge(*given: Any, **named: Any) -> None:
+        if when == "before":
+            gate.settle()
+        true(*given, **named)
+        if when == "after":
+            gate.settle()
+            with pytest.raises(LedgerError, match="do it after the step"):
+                ask(gate)  # a release is refused, though
+
+    monkeypatch.setattr(ledger, "charge", charge)
+    ask(gate, plan)
+    assert charged(path) == 8
+    gate.settle()
+    assert charged(path) == 1
+
+
+def test_settling_in_the_middle_of_reading_the_ledger_is_left_for_later(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ledger, plan = Ledger(path, BUDGET), Plan(100)
+    gate = make_gate(ledger, plan, 8)
+    ask(gate, plan, 3)
+    true = ledger._storage.charges
+
+    def interrupted(connection: Any) -> Any:
+        gate.settle()
+        return true(connection)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(ledger._storage, "charges", interrupted)
+        assert sum(charge.count for charge in ledger.charges()) == 8
+    ask(gate, plan, 5)
+    assert charged(path) == 8  # the block was still its own
+    gate.settle()
+    assert charged(path) == 8
+
+
+def test_a_signal_handler_that_settles_waits_for_no_thread_that_waits_for_it(path: Path) -> None:
+    """It has interrupted the owner of the ledger; the owner of the gate waits for the ledger."""
+    ledger, plan = Ledger(path, BUDGET), Plan(100)
+    gate = make_gate(ledger, plan)
+    paying = threading.Thread(target=lambda: gate._pay(EVENT))
+    with ledger._storage.reading():
+        paying.start()
+        while not gate._busy:
+            time.sleep(0.001)
+        signal.alarm(30)  # the handler of which would end the test, if this waited
+        gate.settle()
+        signal.alarm(0)
+    paying.join(60)
+    assert charged(path) == 1
+
+
+def test_a_trainer_settled_by_a_signal_handler_trains_on(path: Path) -> None:
+    trainer, times = make_trainer(steps=300, ledger=path), [0]
+
+    def handle(*_: object) -> None:
+        times[0] += 1
+        trainer.gate.settle()
+        signal.setitimer(signal.ITIMER_REAL, 1e-3)  # once more, however long this took
+
+    before = signal.signal(signal.SIGALRM, handle)
+    try:
+        signal.setitimer(signal.ITIMER_REAL, 1e-3)
+        trainer.fit()
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    trainer.gate.settle()
+    assert times[0] > 10
+    assert (trainer.steps_done, charged(path)) == (300, 300)
 
 
 # ---------------------------------------------------------------------- copies and forks
@@ -568,6 +649,25 @@ def test_a_deep_copy_of_a_trainer_pays_for_itself(path: Path) -> None:
     other.statement()
     trainer.statement()
     assert charged(path) == 3 + 5 + 4
+
+
+@pytest.mark.parametrize("limit", [None, Budget(9.0, 1e-5)])
+def test_a_run_and_its_copies_keep_to_the_runs_budget_together(
+    path: Path, limit: Budget | None
+) -> None:
+    Ledger(path, limit).close()
+    own = Budget(1.0, 1e-5)
+    trainer = make_trainer(steps=30, budget=own, ledger=path)
+    others = [copy.deepcopy(trainer) for _ in range(2)]
+    for each in (trainer, *others):
+        with contextlib.suppress(BudgetExceeded):
+            for _ in range(20):
+                each.step()
+        each.gate.settle()
+    assert charged(path) == 30
+    assert Ledger(path).epsilon(own.delta) <= own.epsilon
+    with pytest.raises(BudgetExceeded, match="own budget of run"):
+        others[1].step()
 
 
 def test_an_own_loop_is_charged_for_its_steps(path: Path) -> None:

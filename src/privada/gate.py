@@ -3,16 +3,18 @@
 import os
 import threading
 import time
+import weakref
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from dp_accounting import DpEvent
 
 from privada import data
-from privada.accounting import Ledger
+from privada.accounting import Budget, Ledger
 from privada.accounting.events import Tally
+from privada.accounting.storage import Busy
 from privada.clipping import Batch, Engine
 from privada.core.errors import BudgetExceeded, LedgerError
 from privada.core.randomness import Bits
@@ -27,6 +29,10 @@ from privada.sampling import Sampler
 # Durable commits may take this share of a run's time; blocks of charges grow until they do.
 _SHARE_OF_TIME = 0.01
 _LARGEST_BLOCK = 64
+_IN_THE_MIDDLE = (
+    "Cannot use the gate from within one of its own charges, as a signal handler would. Nothing "
+    "was done; do it after the step."
+)
 
 
 class Gate:
@@ -75,13 +81,14 @@ class Gate:
         batch_size: float,
         purpose: str = "training",
         upcoming: Callable[[int], Mapping[DpEvent, int]] | None = None,
+        limit: Budget | None = None,
     ) -> None:
         self._records, self._engine, self._parameters = records, engine, parameters
         self._sampler, self._noise = sampler, noise
         self._sampling_bits, self._model_bits = sampling_bits, model_bits
         self._ledger, self._run, self._purpose = ledger, run, purpose
         self._clip, self._batch_size = positive("clip", clip), positive("batch_size", batch_size)
-        self._upcoming = upcoming
+        self._upcoming, self._limit = upcoming, limit
         self._made_up = data.made_up(records)
         self._laid_out: tuple[Geometry, Whitening] | None = None
         self._disown()
@@ -91,10 +98,10 @@ class Gate:
     def _disown(self) -> None:
         """Own no reserved charges: what a copy of this gate holds is not its to use."""
         self._reserved: Tally = Counter()
-        self._pid = os.getpid()
         self._lock = threading.RLock()
         self._busy = False
         self._block, self._last_commit = 1, 0.0
+        _living.add(self)
 
     def __getstate__(self) -> dict[str, Any]:
         state = self.__dict__.copy()
@@ -108,19 +115,26 @@ class Gate:
     @contextmanager
     def _account(self) -> Iterator[None]:
         """Hold the account: other threads wait, and a signal handler in the middle is refused."""
-        if self._pid != os.getpid():
-            self._disown()
-        with self._lock:
+        # a handler that waited for the lock while it keeps the lock's owner from the ledger would
+        # wait for ever
+        if self._ledger.in_use_here():
+            raise Busy(_IN_THE_MIDDLE)
+        with (lock := self._lock):
             if self._busy:
-                raise LedgerError(
-                    "Cannot use the gate from within one of its own charges, as a signal handler "
-                    "would. Nothing was done; do it after the step."
-                )
-            self._busy = True
+                raise Busy(_IN_THE_MIDDLE)
             try:
+                self._busy = True
                 yield
             finally:
                 self._busy = False
+                forked = self._lock is not lock
+                if forked:
+                    self._disown()
+            if forked:
+                raise LedgerError(
+                    "Cannot go on with a charge in the middle of which a signal handler forked: "
+                    "it is the parent's. Nothing was released here; ask again."
+                )
 
     def _pay(self, event: DpEvent) -> None:
         """Use up one reserved charge of `event`, reserving a block of them first if need be."""
@@ -150,7 +164,11 @@ class Gate:
                 block = Counter({event: 1})
             try:
                 self._ledger.charge(
-                    block, run=self._run, purpose=self._purpose, plan=lambda: upcoming(-1)
+                    block,
+                    run=self._run,
+                    purpose=self._purpose,
+                    plan=lambda: upcoming(-1),
+                    limit=self._limit,
                 )
                 return block
             except BudgetExceeded:
@@ -159,10 +177,13 @@ class Gate:
                 size //= 2
 
     def settle(self) -> None:
-        """Return the charges that were reserved and not used."""
-        with self._account():
-            unused = +self._reserved
-            self._reserved = Counter()
+        """Return the charges that were reserved and not used.
+
+        In the middle of a charge, where a signal handler may find itself, it does nothing: what is
+        not used stays reserved, for the queries to come or for the next time.
+        """
+        with suppress(Busy), self._account():
+            unused, self._reserved = +self._reserved, Counter()
             self._ledger.refund(unused, run=self._run, purpose=self._purpose)
 
     # ------------------------------------------------------------------ asking
@@ -210,3 +231,15 @@ class Gate:
         except Exception:
             return
         total.value.add_(one.value)
+
+
+_living: weakref.WeakSet[Gate] = weakref.WeakSet()
+
+
+def _disown_all() -> None:
+    """In a forked child, while it has one thread: what is reserved is its parent's."""
+    for gate in list(_living):
+        gate._disown()
+
+
+os.register_at_fork(after_in_child=_disown_all)

@@ -3,6 +3,7 @@
 import contextlib
 import copy
 import enum
+import errno
 import math
 import os
 import pickle
@@ -10,6 +11,7 @@ import shutil
 import signal
 import sqlite3
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -28,7 +30,7 @@ from dp_accounting import (
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from privada.accounting import Budget, Ledger, epsilon_of, events
+from privada.accounting import Budget, Ledger, epsilon_of, events, storage
 from privada.accounting import ledger as ledger_module
 from privada.core.errors import ArgumentError, BudgetExceeded, EventError, LedgerError, PrivadaError
 from tests.forks import in_fork
@@ -151,7 +153,7 @@ def test_any_name_is_kept_or_refused_and_the_ledger_stays_whole(path: Path, name
 def test_every_connection_writes_durably(path: Path) -> None:
     ledger = Ledger(path, BUDGET)
     for _ in range(2):
-        connection = ledger._live()
+        connection = ledger._storage.connection()
         assert connection.execute("PRAGMA synchronous").fetchone() == (3,)  # EXTRA
         assert connection.execute("PRAGMA journal_mode").fetchone() == ("delete",)
         ledger.close()
@@ -375,6 +377,132 @@ def test_a_plan_that_does_not_fit_lets_pass_what_does(path: Path) -> None:
         ledger.charge({GAUSSIAN: 1}, run="a", plan={GAUSSIAN: 10 * most})
 
 
+# ---------------------------------------------------------------------- a run's own budget
+
+OWN = Budget(0.5, 1e-6)
+SMALL = events.gaussian(40.0)
+
+
+def own_most() -> int:
+    return Ledger(None, OWN).affordable(SMALL, 10_000)
+
+
+@pytest.mark.parametrize("budget", [None, Budget(9.0, 1e-5)])
+def test_a_run_is_held_to_its_own_budget_too(path: Path, budget: Budget | None) -> None:
+    ledger, most = Ledger(path, budget), own_most()
+    ledger.charge({SMALL: most}, run="another", limit=OWN)
+    ledger.charge({SMALL: most - 1}, run="a", limit=OWN)
+    whole = content(path)
+    with pytest.raises(
+        BudgetExceeded, match=r"own budget of run 'a'.*Nothing was charged"
+    ) as caught:
+        ledger.charge({SMALL: 2}, run="a", limit=OWN)
+    assert "epsilon=0.5 at delta=1e-06" in str(caught.value)
+    assert content(path) == whole
+    ledger.charge({SMALL: 1}, run="a", limit=OWN)
+    with pytest.raises(BudgetExceeded):
+        ledger.charge({SMALL: 1}, run="a", limit=OWN)
+    ledger.charge({SMALL: 1}, run="a")  # a limit holds the charges that are made under it
+
+
+def test_all_purposes_and_all_processes_count_against_a_runs_own_budget(path: Path) -> None:
+    one, other, most = Ledger(path), Ledger(path), own_most()
+    one.charge({SMALL: most - 5}, run="a", purpose="statistics", limit=OWN)
+    one.charge({SMALL: 1}, run="a", limit=OWN, plan={SMALL: 5})
+    other.charge({SMALL: 3}, run="a", purpose="tuning", limit=OWN)
+    one.charge({SMALL: 1}, run="a", limit=OWN, plan={SMALL: 5})
+    for ledger in (one, other, Ledger(path)):
+        with pytest.raises(BudgetExceeded):
+            ledger.charge({SMALL: 1}, run="a", limit=OWN)
+    other.refund({SMALL: 1}, run="a", purpose="tuning")
+    one.charge({SMALL: 1}, run="a", limit=OWN)
+    with pytest.raises(BudgetExceeded):
+        other.charge({SMALL: 1}, run="a", limit=OWN)
+
+
+def test_the_ledgers_budget_stays_the_first(path: Path) -> None:
+    ledger = Ledger(path, BUDGET)
+    most = spend(ledger, SMALL)
+    with pytest.raises(BudgetExceeded, match="budget of ledger"):
+        ledger.charge({SMALL: 1}, run="a", limit=Budget(100.0, 1e-5))
+    assert count(ledger) == most
+
+
+def test_a_limit_that_is_not_a_budget_is_refused(path: Path) -> None:
+    with pytest.raises(ArgumentError, match=r"limit.*pv\.Budget"):
+        Ledger(path).charge({SMALL: 1}, run="a", limit=1.0)  # type: ignore[arg-type]
+
+
+def test_another_limit_is_computed_anew(path: Path) -> None:
+    ledger = Ledger(path)
+    ledger.charge({SMALL: 1}, run="a", plan={SMALL: 500}, limit=Budget(50.0, 1e-5))
+    ledger.charge({SMALL: own_most() - 1}, run="a", limit=OWN)
+    with pytest.raises(BudgetExceeded):
+        ledger.charge({SMALL: 1}, run="a", limit=OWN)
+
+
+def test_what_fits_is_computed_once_whoever_else_charges(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ledger, other, asked = Ledger(path, BUDGET), Ledger(path), []
+
+    def counted(totals: Mapping[DpEvent, int], delta: float) -> float:
+        asked.append((dict(totals), delta))
+        return epsilon_of(totals, delta)
+
+    monkeypatch.setattr(ledger_module, "epsilon_of", counted)
+    for left in range(20, 0, -1):
+        ledger.charge({SMALL: 1}, run="a", plan={SMALL: left}, limit=OWN)
+    assert asked == [({SMALL: 20}, BUDGET.delta), ({SMALL: 20}, OWN.delta)]
+    asked.clear()
+    ledger.refund({SMALL: 10}, run="a")
+    other.charge({SMALL: 5}, run="b")
+    asked.clear()
+    ledger.charge({SMALL: 5}, run="a", limit=OWN)
+    assert asked == []  # all of it together is within what was found to fit
+    ledger.charge({SMALL: 5}, run="a", limit=OWN)
+    assert asked == [({SMALL: 25}, BUDGET.delta)]  # the run is still where it was
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    done=st.lists(
+        st.tuples(
+            st.integers(0, 1),  # which ledger
+            st.integers(0, 1),  # which run
+            st.integers(-15, 25),  # how much, less than 0 to refund
+            st.none() | st.integers(0, 200),  # the plan
+        ),
+        max_size=14,
+    )
+)
+def test_charges_in_any_order_keep_each_runs_own_budget(
+    tmp_path_factory: pytest.TempPathFactory, done: list[tuple[int, int, int, int | None]]
+) -> None:
+    path = tmp_path_factory.mktemp("own") / "patients.ledger"
+    ledgers, most, held = [Ledger(path, Budget(0.7, 1e-6)), Ledger(path)], own_most(), [0, 0]
+    all_most = ledgers[0].affordable(SMALL, 10_000)
+    assert most < all_most < 2 * most
+    for who, run, number, plan in done:
+        ledger, name = ledgers[who], f"run {run}"
+        if number < 0:
+            number = min(-number, held[run])
+            ledger.refund({SMALL: number}, run=name)
+            held[run] -= number
+            continue
+        fits = held[run] + number <= most and sum(held) + number <= all_most
+        planned = None if plan is None else {SMALL: plan}
+        if fits or number == 0:
+            ledger.charge({SMALL: number}, run=name, plan=planned, limit=OWN)
+            held[run] += number
+        else:
+            with pytest.raises(BudgetExceeded):
+                ledger.charge({SMALL: number}, run=name, plan=planned, limit=OWN)
+    assert count(Ledger(path)) == sum(held)
+    for ledger in ledgers:
+        ledger.close()
+
+
 # ---------------------------------------------------------------------- any order of events
 
 
@@ -411,7 +539,7 @@ def two_ledgers(empty: Path) -> Iterator[list[Ledger]]:
     shutil.copyfile(empty, path)
     ledgers = [Ledger(path), Ledger(path)]
     for ledger in ledgers:
-        ledger._live().execute("PRAGMA synchronous = OFF")
+        ledger._storage.connection().execute("PRAGMA synchronous = OFF")
     try:
         yield ledgers
     finally:
@@ -654,7 +782,7 @@ def test_a_fork_beside_a_busy_thread_does_not_hang(path: Path, use: str) -> None
     inside, leave = threading.Event(), threading.Event()
 
     def hold() -> None:
-        with ledger._lock:
+        with ledger._storage._lock:
             inside.set()
             leave.wait(60)
 
@@ -718,6 +846,42 @@ def test_a_signal_handler_that_reads_is_never_told_of_damage() -> None:
         signal.signal(signal.SIGALRM, before)
     assert count(ledger) == charged
     assert not [words for words in said if "damaged" in words]
+
+
+@pytest.mark.parametrize("use", ["totals", "charges", "charge", "refund", "epsilon"])
+def test_a_signal_handler_in_the_middle_of_anything_changes_nothing(
+    path: Path, monkeypatch: pytest.MonkeyPatch, use: str
+) -> None:
+    """Between reading the rows and keeping their sum, a charge would be forgotten."""
+    ledger = Ledger(path, BUDGET)
+    ledger.charge({GAUSSIAN: 5}, run="a")
+    Ledger(path).charge({GAUSSIAN: 1}, run="b")  # so that the rows have to be read again
+    true, refused = ledger._storage.charges, []
+
+    def interrupted(connection: sqlite3.Connection) -> Any:
+        found = true(connection)
+        assert ledger.in_use_here()
+        for act in (
+            lambda: ledger.charge({GAUSSIAN: 1}, run="handler"),
+            lambda: ledger.refund({GAUSSIAN: 1}, run="a"),
+            ledger.totals,
+            ledger.close,
+        ):
+            with pytest.raises(LedgerError, match="signal handler"):
+                act()
+            refused.append(act)
+        return found
+
+    monkeypatch.setattr(ledger._storage, "charges", interrupted)
+    given: dict[str, Any] = {"charge": ({GAUSSIAN: 1},), "refund": ({GAUSSIAN: 1},)}
+    named = {"run": "a"} if use in given else {}
+    assert not ledger.in_use_here()
+    getattr(ledger, use)(*given.get(use, ()), **named)
+    assert len(refused) == 4
+    assert not ledger.in_use_here()
+    expected = 6 + {"charge": 1, "refund": -1}.get(use, 0)
+    monkeypatch.undo()
+    assert sum(ledger.totals().values()) == count(Ledger(path)) == expected
 
 
 # ---------------------------------------------------------------------- bad files
@@ -793,7 +957,7 @@ def foreign(path: Path) -> None:
 def newer(path: Path) -> None:
     make_ledger(path)
     with contextlib.closing(sqlite3.connect(path)) as connection:
-        connection.execute(f"PRAGMA user_version = {ledger_module.SCHEMA_VERSION + 1}")
+        connection.execute(f"PRAGMA user_version = {storage.SCHEMA_VERSION + 1}")
 
 
 def without_tables(path: Path) -> None:
@@ -930,7 +1094,7 @@ def test_a_flipped_bit_never_changes_budget_or_charges_unnoticed(outcomes: dict[
 def test_a_locked_file_is_a_clear_error_and_charges_nothing(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ledger_module, "_SECONDS_FOR_A_LOCK", 0.2)
+    monkeypatch.setattr(storage, "_SECONDS_FOR_A_LOCK", 0.2)
     ledger = Ledger(path, BUDGET)
     ledger.charge({GAUSSIAN: 1}, run="a")
     with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as holder:
@@ -952,7 +1116,7 @@ def test_a_locked_file_is_a_clear_error_and_charges_nothing(
 def test_a_reader_that_stays_is_a_clear_error_and_charges_nothing(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ledger_module, "_SECONDS_FOR_A_LOCK", 0.2)
+    monkeypatch.setattr(storage, "_SECONDS_FOR_A_LOCK", 0.2)
     ledger = Ledger(path, BUDGET)
     ledger.charge({GAUSSIAN: 1}, run="a")
     with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as reader:
@@ -981,9 +1145,71 @@ def test_a_file_deleted_while_open_takes_no_charge(path: Path, replaced: bool) -
         assert not path.exists()
 
 
+@pytest.mark.parametrize("replaced", [False, True])
+def test_a_file_that_is_gone_or_replaced_is_told_in_words(path: Path, replaced: bool) -> None:
+    ledger = Ledger(path, BUDGET)
+    path.rename(path.with_name("moved"))
+    if replaced:
+        Ledger(path, BUDGET).close()
+    with pytest.raises(LedgerError, match="deleted or replaced while it was open: put it back"):
+        ledger.charge({GAUSSIAN: 1}, run="a")
+    path.with_name("moved").rename(path)
+    ledger.charge({GAUSSIAN: 1}, run="a")
+    assert count(Ledger(path)) == 1
+
+
+@pytest.mark.parametrize("how", ["closed", "forked", "pickled"])
+def test_another_ledger_at_the_same_path_is_not_taken_for_it(path: Path, how: str) -> None:
+    ledger = Ledger(path, BUDGET)
+    spend(ledger)
+    sent = pickle.dumps(ledger)
+    if how == "closed":
+        ledger.close()
+    path.unlink()
+    Ledger(path, BUDGET).close()
+
+    def use() -> None:
+        charge = lambda: ledger.charge({GAUSSIAN: 1}, run="a")  # noqa: E731
+        act = (lambda: pickle.loads(sent)) if how == "pickled" else charge
+        with pytest.raises(LedgerError, match="another ledger has taken its place"):
+            act()
+
+    if how == "forked":
+        assert in_fork(use) == 0
+    else:
+        use()
+    assert count(Ledger(path)) == 0
+
+
+def test_a_file_that_was_switched_to_another_journal_is_switched_back(path: Path) -> None:
+    Ledger(path, BUDGET).close()
+    with contextlib.closing(sqlite3.connect(path)) as connection:
+        assert connection.execute("PRAGMA journal_mode = WAL").fetchone() == ("wal",)
+    with Ledger(path) as ledger:
+        ledger.charge({GAUSSIAN: 1}, run="a")
+        found = ledger._storage.connection().execute("PRAGMA journal_mode").fetchone()
+    assert found == ("delete",)
+    assert [each.name for each in path.parent.iterdir()] == [path.name]
+    assert count(Ledger(path)) == 1
+
+
+def test_a_ledger_of_an_earlier_version_has_no_number_of_its_own(path: Path) -> None:
+    make_ledger(path)
+    with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as connection:
+        meta = dict(connection.execute("SELECT key, value FROM meta WHERE key NOT IN ('id')"))
+        meta.pop("seal")
+        connection.execute("DELETE FROM meta WHERE key = 'id'")
+        seal = storage._seal(*sorted(meta.items()))
+        connection.execute("UPDATE meta SET value = ? WHERE key = 'seal'", (seal,))
+    ledger = Ledger(path, BUDGET, dataset="patients")
+    ledger.charge({GAUSSIAN: 1}, run="a")
+    ledger.close()
+    assert count(ledger) == count(pickle.loads(pickle.dumps(ledger))) == 381
+
+
 def test_a_full_file_takes_no_charge(path: Path) -> None:
     ledger = Ledger(path)
-    connection = ledger._live()
+    connection = ledger._storage.connection()
     (pages,) = connection.execute("PRAGMA page_count").fetchone()
     connection.execute(f"PRAGMA max_page_count = {pages}")
     acknowledged = 0
@@ -1006,18 +1232,83 @@ def test_creation_leaves_one_file_whatever_happens(
         raise sqlite3.OperationalError("database or disk is full")
 
     with monkeypatch.context() as patch:
-        patch.setattr(Ledger, "_write_schema", fail)
+        patch.setattr(storage, "_write_schema", fail)
         with pytest.raises(LedgerError, match="full"):
             Ledger(path, BUDGET)
     assert list(path.parent.iterdir()) == []
 
+
+@pytest.mark.parametrize("number", [errno.EPERM, errno.ENOTSUP, errno.ENOSYS])
+def test_a_file_system_without_hard_links_is_told_in_words(
+    path: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
     def cannot_link(*_: object) -> None:
-        raise OSError(95, "Operation not supported")
+        raise OSError(number, os.strerror(number))
 
     with monkeypatch.context() as patch:
         patch.setattr(os, "link", cannot_link)
-        with contextlib.suppress(LedgerError):  # an error, or another way to make it whole
+        with pytest.raises(LedgerError, match=r"no hard links .* Keep the ledger on a local disk"):
             Ledger(path, BUDGET)
-    assert {each.name for each in path.parent.iterdir()} <= {path.name}
+    assert list(path.parent.iterdir()) == []
     Ledger(path, BUDGET).close()
     assert [each.name for each in path.parent.iterdir()] == [path.name]
+
+
+def leftovers(path: Path, age: float) -> set[str]:
+    """Make what killed creations leave beside a ledger, so many seconds ago."""
+    made = set()
+    for number in range(2):
+        for end in ("", "-journal"):
+            each = path.with_name(f".{path.name}.abcdef_{number}.new{end}")
+            each.write_bytes(b"half")
+            os.utime(each, (time.time() - age,) * 2)
+            made.add(each.name)
+    return made
+
+
+def test_what_killed_creations_left_is_removed_when_it_is_old(path: Path) -> None:
+    leftovers(path, 2 * storage._SECONDS_FOR_A_DRAFT)
+    others = {f".{path.name}.pt.abcdefgh.new", ".other.ledger.abcdefgh.new", f"{path.name}.new"}
+    for name in others:  # a checkpoint's draft, another ledger's, somebody's file
+        path.with_name(name).write_bytes(b"")
+        os.utime(path.with_name(name), (0, 0))
+    Ledger(path, BUDGET).close()
+    assert {each.name for each in path.parent.iterdir()} == {path.name} | others
+
+
+def test_what_may_be_under_way_is_left_alone(path: Path) -> None:
+    made = leftovers(path, storage._SECONDS_FOR_A_DRAFT / 2)
+    Ledger(path, BUDGET).close()
+    assert {each.name for each in path.parent.iterdir()} == {path.name} | made
+
+
+def test_a_creation_whose_draft_was_removed_makes_nothing(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    true = storage._write_schema
+
+    def slow(*given: Any) -> None:
+        true(*given)
+        for draft in path.parent.glob(".*.new"):
+            draft.unlink()
+
+    with monkeypatch.context() as patch:
+        patch.setattr(storage, "_write_schema", slow)
+        with pytest.raises(LedgerError, match="Cannot create"):
+            Ledger(path, BUDGET)
+    assert list(path.parent.iterdir()) == []
+
+
+def test_the_name_of_a_draft_that_became_the_ledger_is_removed(path: Path) -> None:
+    """A creation that was killed between giving the new name and taking the old one away."""
+    Ledger(path, BUDGET).close()
+    draft = path.with_name(f".{path.name}.abcdefgh.new")
+    os.link(path, draft)
+    kept = path.with_name("hard link of somebody's")
+    os.link(path, kept)
+    under_way = path.with_name(f".{path.name}.12345678.new")
+    under_way.write_bytes(b"half")
+    with Ledger(path) as ledger:
+        ledger.charge({GAUSSIAN: 1}, run="a")
+    assert {each.name for each in path.parent.iterdir()} == {path.name, kept.name, under_way.name}
+    assert count(Ledger(path)) == 1

@@ -26,7 +26,7 @@ class LedgerError(PrivadaError):
 
 
 class BudgetExceeded(LedgerError):
-    """The charge would exceed the ledger's budget; it was refused before any data was read."""
+    """The charge would exceed the budget of the ledger or of the run; no data was read."""
 
 
 class CheckpointError(PrivadaError):

@@ -1,0 +1,521 @@
+"""The ledger's file: one SQLite database that processes, threads and forks may share."""
+
+import contextlib
+import ctypes
+import errno
+import hashlib
+import os
+import re
+import sqlite3
+import tempfile
+import threading
+import time
+import weakref
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from urllib.parse import quote
+
+from dp_accounting import DpEvent
+
+from privada.accounting import events
+from privada.core.errors import EventError, LedgerError
+
+SCHEMA_VERSION = 1
+_APPLICATION_ID = 0x50525644  # "PRVD"
+_SECONDS_FOR_A_LOCK = 60.0
+# A draft is finished within milliseconds; one that is this much older than another is left over.
+_SECONDS_FOR_A_DRAFT = 3600.0
+
+_SCHEMA = """
+CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT) WITHOUT ROWID;
+CREATE TABLE charges (
+    id INTEGER PRIMARY KEY,
+    run TEXT NOT NULL,
+    purpose TEXT NOT NULL,
+    event TEXT NOT NULL,
+    count INTEGER NOT NULL CHECK (count >= 0),
+    first TEXT NOT NULL,
+    last TEXT NOT NULL,
+    seal TEXT NOT NULL,
+    UNIQUE (run, purpose, event)
+);
+"""
+_COUNTERS = ("rows", "releases")
+
+# What to do about an error of SQLite: by its name where there is one, else by a word of its text.
+_REMEDIES = {
+    "SQLITE_READONLY_DBMOVED": "The file was deleted or replaced while it was open: put it back, "
+    "or restore it from a copy, and open it again.",
+    "SQLITE_IOERR_LOCK": "The file system cannot lock files, as network file systems often "
+    "cannot: keep the ledger on a local disk. Nothing was released.",
+    "not authorized": "This process was forked in the middle of that charge, which is its "
+    "parent's. Nothing was released here; fork between charges.",
+    "locked": "Another process holds it; wait for that one or stop it. If there is none, the file "
+    "system cannot lock files: keep the ledger on a local disk.",
+    "readonly": "Make the file and its folder writable, or give another path.",
+    "full": "Free some space; nothing was released.",
+    "I/O": "Check the disk; nothing was released.",
+    "not a database": "It is another kind of file, or damaged: give the ledger's own path, "
+    "or restore it from a copy.",
+    "malformed": "It is damaged: restore it from a copy. Do not start a new one, which "
+    "would forget what was spent.",
+    "unable to open": "Check that the folder exists and may be written.",
+}
+
+
+class Busy(LedgerError):
+    """This very thread is in the middle of using the ledger, as a signal handler may find it."""
+
+
+@dataclass(frozen=True)
+class Charge:
+    """So many releases of one kind, charged to one run for one purpose.
+
+    Example:
+        >>> import privada as pv
+        >>> from privada.accounting import events
+        >>> ledger = pv.Ledger(None)
+        >>> ledger.charge({events.gaussian(2.0): 3}, run="first", purpose="statistics")
+        >>> (charge,) = ledger.charges()
+        >>> charge.purpose, charge.count
+        ('statistics', 3)
+    """
+
+    run: str
+    purpose: str
+    event: DpEvent
+    count: int
+    first: str
+    last: str
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+def _seal(*fields: object) -> str:
+    """Return a digest of some fields, by which damage to the file is noticed."""
+    return hashlib.sha256(repr(fields).encode()).hexdigest()[:32]
+
+
+def _checked(path: str | os.PathLike[str]) -> Path:
+    """Return the absolute path, so that a change of folder does not change the ledger."""
+    if str(path) == ":memory:":
+        raise LedgerError("Expected a path, got ':memory:'. Give None for one in memory.")
+    try:
+        absolute = Path(path).absolute()
+        absolute.stat()
+    except FileNotFoundError:
+        pass
+    except NotADirectoryError as error:
+        raise LedgerError(
+            f"Cannot open the ledger {str(path)!r}: {error.strerror}. "
+            "Check that the folder exists and may be written."
+        ) from error
+    except (OSError, ValueError, TypeError) as error:
+        raise LedgerError(
+            f"Cannot open the ledger {str(path)!r}: {error}. Give the path of a file that "
+            "may be written."
+        ) from error
+    return absolute
+
+
+def _connect(path: str | None) -> sqlite3.Connection:
+    """Return a connection to a file that exists, or to memory; never make a new file."""
+    connection = sqlite3.connect(
+        ":memory:" if path is None else f"file:{quote(path)}?mode=rw",
+        uri=path is not None,
+        timeout=_SECONDS_FOR_A_LOCK,
+        isolation_level=None,
+        check_same_thread=False,
+    )
+    try:
+        # EXTRA also syncs the folder, so that a power cut cannot bring an old journal back;
+        # the other takes writes past the disk's own cache where a plain sync does not
+        connection.execute("PRAGMA synchronous = EXTRA")
+        connection.execute("PRAGMA fullfsync = ON")
+        # a file that somebody switched to WAL has locks that a fork would break
+        connection.execute("PRAGMA journal_mode = DELETE")
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def _write_schema(connection: sqlite3.Connection, facts: Mapping[str, str]) -> None:
+    connection.executescript(_SCHEMA)
+    meta = {**facts, "id": os.urandom(8).hex(), "created": _now()}
+    meta.update(dict.fromkeys(_COUNTERS, "0"))
+    meta["seal"] = _seal(*sorted(meta.items()))
+    connection.executemany("INSERT INTO meta VALUES (?, ?)", meta.items())
+    connection.execute(f"PRAGMA application_id = {_APPLICATION_ID}")
+    connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
+
+
+class Storage:
+    """Charges, and facts that never change, in one file or in memory.
+
+    Everything is done within `reading` or `writing`, which keep other threads out; `writing` also
+    keeps other processes out, and commits durably at its end or changes nothing.
+
+    Args:
+        path: the file, created whole if it does not exist; None for one in memory.
+        facts: what a new file is to know of itself.
+    """
+
+    def __init__(self, path: str | os.PathLike[str] | None, facts: Mapping[str, str]) -> None:
+        self.path = None if path is None else _checked(path)
+        self.name = "in memory" if path is None else str(path)
+        self.facts: dict[str, str] = {}
+        self._lock = threading.RLock()
+        self._user: int | None = None  # the thread within `reading` or `writing`
+        self._connection: sqlite3.Connection | None = None
+        self._epoch = 0
+        self._left_behind = False
+        with _forking:
+            _living.add(self)
+        with self._alone("open"):
+            if self.path is None:
+                self._connection = _connect(None)
+                _write_schema(self._connection, facts)
+            elif not self.path.exists():
+                self._create(facts)
+        self._open()
+
+    # ------------------------------------------------------------------ opening
+
+    def _create(self, facts: Mapping[str, str]) -> None:
+        """Make the file whole in one step: a half-written ledger never stands at its path."""
+        assert self.path is not None
+        try:
+            handle, name = tempfile.mkstemp(
+                prefix=f".{self.path.name}.", suffix=".new", dir=self.path.parent
+            )
+            os.close(handle)
+        except OSError as error:
+            raise LedgerError(
+                f"Cannot create the ledger {self.name!r}: {error.strerror}. "
+                "Check that the folder exists and may be written."
+            ) from error
+        draft = Path(name)
+        try:
+            self._remove_old_drafts(draft)
+            with contextlib.closing(_connect(str(draft))) as connection:
+                _write_schema(connection, facts)
+            with contextlib.suppress(FileExistsError):  # another process was first: use its file
+                self._link(draft)
+        except (sqlite3.Error, OSError) as error:
+            raise self._error(error, "create") from error
+        finally:
+            with contextlib.suppress(OSError):
+                draft.unlink()
+
+    def _link(self, draft: Path) -> None:
+        """Give a finished draft the ledger's name, unless that is taken: in one step."""
+        assert self.path is not None
+        try:
+            os.link(draft, self.path)
+        except OSError as error:
+            if error.errno not in (errno.EPERM, errno.ENOTSUP, errno.ENOSYS):
+                raise
+            raise LedgerError(
+                f"Cannot create the ledger {self.name!r}: its file system has no hard links "
+                f"({error.strerror}), without which two processes could each make it. Keep the "
+                "ledger on a local disk that has them, such as ext4, XFS, APFS or NTFS."
+            ) from error
+
+    def _drafts(self) -> list[Path]:
+        """Return what creations of this ledger, under way or killed, have in its folder."""
+        assert self.path is not None
+        name = re.compile(rf"\.{re.escape(self.path.name)}\.[a-z0-9_]{{8}}\.new(-journal)?")
+        return [each for each in self.path.parent.iterdir() if name.fullmatch(each.name)]
+
+    def _remove_old_drafts(self, draft: Path) -> None:
+        """Remove what killed creations left behind; both ages are by the file system's clock.
+
+        A creation that is under way for so long after all finds its draft gone, and says so.
+        """
+        with contextlib.suppress(OSError):
+            now = draft.stat().st_mtime
+            for each in self._drafts():
+                with contextlib.suppress(OSError):
+                    if now - each.stat().st_mtime > _SECONDS_FOR_A_DRAFT:
+                        each.unlink()
+
+    def _remove_other_name(self) -> None:
+        """Remove the draft's name of this very file, which a creation killed at its end leaves."""
+        assert self.path is not None
+        with contextlib.suppress(OSError):
+            if self.path.stat().st_nlink > 1:
+                for each in self._drafts():
+                    if each.samefile(self.path):
+                        each.unlink(missing_ok=True)
+
+    def _open(self) -> None:
+        """Check that this is a ledger and whole, and take its facts."""
+        with self.reading("open") as connection:
+            try:
+                if self.path is not None and self.path.stat().st_size == 0:
+                    raise LedgerError(
+                        f"Cannot open the ledger {self.name!r}: the file is empty. It was cut "
+                        "short; restore it from a copy."
+                    )
+            except OSError as error:
+                raise LedgerError(f"Cannot open the ledger {self.name!r}: {error}.") from error
+            (application,) = connection.execute("PRAGMA application_id").fetchone()
+            (version,) = connection.execute("PRAGMA user_version").fetchone()
+            if application != _APPLICATION_ID:
+                raise LedgerError(
+                    f"Cannot open the ledger {self.name!r}: it is a database, but not a Privada "
+                    "ledger. Give the ledger's own path."
+                )
+            if version > SCHEMA_VERSION:
+                raise LedgerError(
+                    f"Cannot open the ledger {self.name!r}: it has format {version}, this Privada "
+                    f"reads up to {SCHEMA_VERSION}. Upgrade Privada."
+                )
+            damage = [row[0] for row in connection.execute("PRAGMA integrity_check(3)")]
+            if damage != ["ok"]:
+                raise sqlite3.DatabaseError(f"malformed ({damage[0]})")
+            self.facts = self._facts(connection)
+        if self.path is not None:
+            self._remove_other_name()
+
+    def connection(self) -> sqlite3.Connection:
+        """Return this process's connection, opened when it is first needed."""
+        if self._connection is not None:
+            return self._connection
+        if _spoilt:
+            raise LedgerError(
+                f"Cannot open the ledger {self.name!r}: this process was forked in the middle of "
+                "a charge, which SQLite does not survive. Fork between charges, or start the "
+                "process by spawning it."
+            )
+        if self._left_behind:
+            raise LedgerError(
+                "Cannot use a ledger in memory from a forked process: its charges would be "
+                "lost. Give the ledger a path."
+            )
+        if self.path is None or not self.path.exists():
+            raise LedgerError(
+                f"Cannot open the ledger {self.name!r}: it is closed or gone. "
+                "Open it again, or restore the file from a copy."
+            )
+        connection = _connect(str(self.path))
+        try:
+            if self.facts:
+                self.check_facts(self._facts(connection))
+        except BaseException:
+            connection.close()
+            raise
+        self._connection, self._epoch = connection, self._epoch + 1
+        return connection
+
+    def check_facts(self, facts: Mapping[str, str]) -> None:
+        """Raise unless these are the facts of this very ledger."""
+        if facts != self.facts:
+            raise LedgerError(
+                f"Cannot open the ledger {self.name!r}: another ledger has taken its place. Put "
+                "back the one that was opened first, or restore it from a copy."
+            )
+
+    def close(self) -> None:
+        """Close the file. What is in memory is gone."""
+        with self._alone("close"):
+            if self._connection is not None:
+                self._connection.close()
+                self._connection = None
+
+    # ------------------------------------------------------------------ one at a time
+
+    def in_use_here(self) -> bool:
+        """Return whether this very thread is in the middle of using it: a signal handler may ask.
+
+        A handler that waited for another thread then would wait for ever, if that one waits for
+        this one.
+        """
+        return self._user == threading.get_ident()
+
+    @contextlib.contextmanager
+    def _alone(self, doing: str) -> Iterator[None]:
+        """Keep other threads out; refuse a signal handler that comes in the middle."""
+        with _forking:  # let a fork that waits go first: locks are not fair
+            pass
+        with self._lock:
+            if self._user is not None:
+                raise Busy(
+                    f"Cannot {doing} the ledger {self.name!r} from within another charge, as a "
+                    "signal handler would. Nothing was done; do it after that charge."
+                )
+            try:
+                self._user = threading.get_ident()
+                yield
+            finally:
+                self._user = None
+
+    @contextlib.contextmanager
+    def _transaction(self, begin: str, doing: str) -> Iterator[sqlite3.Connection]:
+        with self._alone(doing):
+            connection = None
+            try:
+                connection = self.connection()
+                connection.execute(begin)
+                yield connection
+                connection.execute("COMMIT")
+            except BaseException as error:
+                self._epoch += 1
+                if connection is not None and connection.in_transaction:
+                    with contextlib.suppress(sqlite3.Error):
+                        connection.execute("ROLLBACK")
+                # the other is what comes of a name in the file that is no text
+                if isinstance(error, (sqlite3.Error, UnicodeDecodeError)):
+                    raise self._error(error, doing) from error
+                raise
+
+    def reading(self, doing: str = "read") -> contextlib.AbstractContextManager[sqlite3.Connection]:
+        """See the file as it is at one moment."""
+        return self._transaction("BEGIN", doing)
+
+    def writing(self, doing: str) -> contextlib.AbstractContextManager[sqlite3.Connection]:
+        """Hold the file's write lock; commit durably at the end, or change nothing."""
+        return self._transaction("BEGIN IMMEDIATE", doing)
+
+    def _error(self, error: Exception, doing: str) -> LedgerError:
+        name, text = getattr(error, "sqlite_errorname", ""), str(error)
+        if isinstance(error, UnicodeDecodeError):
+            text = "malformed (text in it cannot be read)"
+        remedy = next((hint for key, hint in _REMEDIES.items() if key in name or key in text), "")
+        return LedgerError(f"Cannot {doing} the ledger {self.name!r}: {text}. {remedy}".rstrip())
+
+    # ------------------------------------------------------------------ what is in it
+
+    def version(self, connection: sqlite3.Connection) -> tuple[int, int]:
+        """Return a mark that stays as it is while nobody but this storage has written.
+
+        It also changes when something failed, and what was meant to be written was not.
+        """
+        (version,) = connection.execute("PRAGMA data_version").fetchone()
+        return self._epoch, version
+
+    @staticmethod
+    def _meta(connection: sqlite3.Connection) -> dict[str, str]:
+        """Return the facts and the counters; raise if they are damaged."""
+        meta = dict(connection.execute("SELECT key, value FROM meta"))
+        seal = meta.pop("seal", "")
+        if not all(isinstance(key, str) for key in meta) or seal != _seal(*sorted(meta.items())):
+            raise sqlite3.DatabaseError("malformed (its own facts do not match their seal)")
+        return meta
+
+    @classmethod
+    def _facts(cls, connection: sqlite3.Connection) -> dict[str, str]:
+        meta = cls._meta(connection)
+        return {key: value for key, value in meta.items() if key not in _COUNTERS}
+
+    @classmethod
+    def charges(cls, connection: sqlite3.Connection) -> list[Charge]:
+        """Return the charges, oldest first; raise if any is damaged or missing."""
+        found, meta = [], cls._meta(connection)
+        for *fields, seal in connection.execute(
+            "SELECT run, purpose, event, count, first, last, seal FROM charges ORDER BY id"
+        ):
+            if seal != _seal(*fields):
+                raise sqlite3.DatabaseError("malformed (a charge does not match its seal)")
+            run, purpose, event, count, first, last = fields
+            try:
+                found.append(Charge(run, purpose, events.decode(event), count, first, last))
+            except EventError as error:
+                raise sqlite3.DatabaseError(f"malformed ({error})") from error
+        held = str(len(found)), str(sum(charge.count for charge in found))
+        if held != tuple(meta.get(key) for key in _COUNTERS):
+            raise sqlite3.DatabaseError("malformed (charges are missing)")
+        return found
+
+    @classmethod
+    def add(
+        cls, connection: sqlite3.Connection, run: str, purpose: str, changes: Mapping[DpEvent, int]
+    ) -> None:
+        """Add to the counts of a run, and seal what was changed."""
+        now, new = _now(), 0
+        for event, change in changes.items():
+            key = run, purpose, events.encode(event)
+            old = connection.execute(
+                "SELECT count, first FROM charges WHERE run = ? AND purpose = ? AND event = ?", key
+            ).fetchone()
+            count, first = old or (0, now)
+            new += old is None
+            if count + change < 0:
+                raise LedgerError(
+                    f"Cannot refund {-change} of {events.describe(event)} to run {run!r}: it was "
+                    f"not charged that much."
+                )
+            fields = (*key, count + change, first, now)
+            connection.execute(
+                "INSERT INTO charges (run, purpose, event, count, first, last, seal) "
+                "VALUES (?, ?, ?, ?, ?, ?, ?) ON CONFLICT (run, purpose, event) DO UPDATE SET "
+                "count = excluded.count, last = excluded.last, seal = excluded.seal",
+                (*fields, _seal(*fields)),
+            )
+        meta = cls._meta(connection)
+        meta["rows"] = str(int(meta["rows"]) + new)
+        meta["releases"] = str(int(meta["releases"]) + sum(changes.values()))
+        meta["seal"] = _seal(*sorted(meta.items()))
+        connection.executemany(
+            "UPDATE meta SET value = ? WHERE key = ?",
+            [(meta[key], key) for key in (*_COUNTERS, "seal")],
+        )
+
+    # ------------------------------------------------------------------ forks
+
+    def _leave_parent(self) -> None:
+        """In a child: leave the connection to its parent, and have no thread wait for another's."""
+        connection = self._connection
+        if connection is not None:
+            # one more reference, for ever: to close it, even when the child ends, would roll back
+            # what its parent may be doing
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object(connection))
+            if self._user in (None, threading.get_ident()):
+                connection.set_authorizer(lambda *_: sqlite3.SQLITE_DENY)
+        self._connection, self._left_behind = None, self._left_behind or self.path is None
+        self._lock, self._user = threading.RLock(), None
+
+
+# A fork waits until no thread is within SQLite, whose own locks and open transactions the child
+# would inherit with nobody to end them. It does not wait for ever: a child that was forked in the
+# middle all the same may use no ledger.
+_living: weakref.WeakSet[Storage] = weakref.WeakSet()
+_forking = threading.RLock()
+_held: list[list[Storage]] = []
+_spoilt = False
+
+
+def _before_fork() -> None:
+    _forking.acquire()
+    until = time.monotonic() + _SECONDS_FOR_A_LOCK
+    _held.append([])
+    for storage in list(_living):
+        if storage._lock.acquire(timeout=max(0.0, until - time.monotonic())):
+            _held[-1].append(storage)
+
+
+def _after_fork_in_parent() -> None:
+    for storage in _held.pop():
+        storage._lock.release()
+    _forking.release()
+
+
+def _after_fork_in_child() -> None:
+    global _spoilt, _forking
+    for storage in list(_living):
+        _spoilt = _spoilt or storage._user is not None
+        storage._leave_parent()
+    _held.clear()
+    _forking = threading.RLock()
+
+
+os.register_at_fork(
+    before=_before_fork,
+    after_in_parent=_after_fork_in_parent,
+    after_in_child=_after_fork_in_child,
+)
