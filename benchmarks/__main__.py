@@ -1,13 +1,18 @@
-"""`make bench`: run everything and write benchmarks/results/foundation.{json,md}."""
+"""`make bench`: run everything and write benchmarks/results/.
+
+`python -m benchmarks engine` runs one part.
+"""
 
 import json
 import os
 import platform
+import sys
+import warnings
 from pathlib import Path
 
 import torch
 
-from benchmarks import accounting, imports, ledger, noise
+from benchmarks import accounting, engine, imports, ledger, noise
 
 RESULTS = Path(__file__).parent / "results"
 
@@ -22,9 +27,8 @@ def table(rows: list[dict[str, object]]) -> str:
     return "\n".join(lines)
 
 
-def main() -> None:
-    rows = [line for part in (noise, ledger, accounting, imports) for line in part.run()]
-    machine = {
+def machine() -> dict[str, object]:
+    return {
         "cores": os.cpu_count(),
         "architecture": platform.machine(),
         "vector instructions": torch.backends.cpu.get_cpu_capability(),
@@ -32,10 +36,13 @@ def main() -> None:
         "torch": torch.__version__,
         "threads": torch.get_num_threads(),
     }
-    RESULTS.mkdir(exist_ok=True)
-    text = json.dumps({"machine": machine, "rows": rows}, indent=2)
+
+
+def foundation() -> None:
+    rows = [line for part in (noise, ledger, accounting, imports) for line in part.run()]
+    text = json.dumps({"machine": machine(), "rows": rows}, indent=2)
     (RESULTS / "foundation.json").write_text(text + "\n")
-    facts = ", ".join(f"{name} {value}" for name, value in machine.items())
+    facts = ", ".join(f"{name} {value}" for name, value in machine().items())
     page = (
         "# Foundation: what the spine costs\n\n"
         "Written by `make bench`. Contenders are measured in turns within one run; figures are "
@@ -43,6 +50,16 @@ def main() -> None:
     )
     (RESULTS / "foundation.md").write_text(page)
     print(page)
+
+
+def main() -> None:
+    RESULTS.mkdir(exist_ok=True)
+    warnings.simplefilter("ignore")
+    wanted = sys.argv[1:] or ["foundation", "engine"]
+    if "foundation" in wanted:
+        foundation()
+    if "engine" in wanted:
+        engine.write(RESULTS, machine())
 
 
 if __name__ == "__main__":

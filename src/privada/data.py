@@ -11,6 +11,7 @@ from torch.utils._pytree import tree_map
 from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset, default_collate
 
 from privada.clipping import Batch
+from privada.clipping.batch import csr
 from privada.core.errors import DataError
 
 Indices = NDArray[np.int64]
@@ -64,11 +65,13 @@ class DenseColumn:
 
 
 class SparseColumn:
-    """Rows of a SciPy sparse matrix, made dense a batch at a time."""
+    """Rows of a SciPy sparse matrix, as CSR or made dense a batch at a time."""
 
     def __init__(self, values: Any, dtype: torch.dtype, device: torch.device) -> None:
         self._values = values.tocsr()
+        self._values.sum_duplicates()
         self._dtype, self._device = dtype, device
+        self.dense = False
 
     @property
     def size(self) -> int:
@@ -76,9 +79,16 @@ class SparseColumn:
         return int(self._values.shape[0])
 
     def rows(self, indices: Indices) -> Tensor:
-        """Return some rows, dense."""
-        dense = self._values[indices].toarray()
-        return torch.from_numpy(dense).to(self._device, self._dtype)
+        """Return some rows."""
+        rows = self._values[indices]
+        if self.dense:
+            return torch.from_numpy(rows.toarray()).to(self._device, self._dtype)
+        starts, columns = (
+            torch.from_numpy(part.astype(np.int64)).to(self._device)
+            for part in (rows.indptr, rows.indices)
+        )
+        values = torch.from_numpy(rows.data).to(self._device, self._dtype)
+        return csr(starts, columns, values, rows.shape)
 
     def finite(self) -> bool:
         """Return whether every value is finite."""
@@ -104,6 +114,11 @@ class ColumnRecords:
     def fetch(self, indices: Indices) -> Batch:
         """Return some records."""
         return Batch(self.inputs.rows(indices), self.targets.rows(indices))
+
+    def make_dense(self) -> None:
+        """Give sparse inputs as ordinary tensors from now on."""
+        if isinstance(self.inputs, SparseColumn):
+            self.inputs.dense = True
 
 
 class DatasetRecords:
@@ -228,11 +243,16 @@ def made_up(records: Records, size: int = 3) -> Batch:
 
     def pattern(values: Tensor) -> Tensor:
         shape = (size, *values.shape[1:])
+        if values.layout == torch.sparse_csr:
+            few = torch.arange(min(values.shape[1], 8), device=values.device)
+            filled = (few * 0.7548776662).frac().repeat(size).to(values.dtype)
+            starts = torch.arange(size + 1, device=values.device) * len(few)
+            return csr(starts, few.repeat(size), filled, (size, values.shape[1]))
         count = int(np.prod(shape))
         steps = torch.arange(count, device=values.device)
         if values.is_floating_point():
             return ((steps * 0.7548776662).frac() - 0.5).to(values.dtype).view(shape)
-        return (steps % 2).to(values.dtype).view(shape)
+        return ((steps * 0.7548776662).frac() * 2).to(values.dtype).view(shape)
 
     def zeros(values: Tensor) -> Tensor:
         return torch.zeros((size, *values.shape[1:]), dtype=values.dtype, device=values.device)

@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 from privada.accounting import Budget, Ledger, Statement
-from privada.clipping.engine import Loss
+from privada.clipping.losses import Loss
 from privada.core.errors import ArgumentError, PrivateValueError
 from privada.core.validation import positive
 from privada.geometry import Geometry, isotropic

@@ -1,5 +1,6 @@
 """One run on private data: its plan, its price, its gate and its statement."""
 
+import contextlib
 import math
 import os
 import warnings
@@ -16,9 +17,11 @@ from privada import data as private_data
 from privada.accounting import Budget, Ledger, Statement, epsilon_of, events
 from privada.accounting.calibration import least_noise
 from privada.accounting.events import Tally
-from privada.clipping import make_engine, refuse_mixing_layers
-from privada.clipping.engine import Loss, call
+from privada.clipping import Engine, make_engine, refuse_mixing_layers
+from privada.clipping.batch import call
+from privada.clipping.engine import not_compiled
 from privada.clipping.layers import refuse_mixing_models
+from privada.clipping.losses import Loss
 from privada.core.errors import ArgumentError, BudgetExceeded, LedgerError, ModelError
 from privada.core.randomness import make_bits
 from privada.core.tensors import Parameters
@@ -158,6 +161,7 @@ class Run:
             clip=clip,
             batch_size=settings.batch_size,
             upcoming=lambda count: self.planned(self.done, count),
+            limit=settings.budget,
         )
 
     # ------------------------------------------------------------------ setting up
@@ -186,11 +190,12 @@ class Run:
 
     def _try_model(self, model: nn.Module, loss: Loss) -> None:
         """Run the model on made-up examples, so that faults show before anything is charged."""
-        example = private_data.made_up(self.records)
+        model = not_compiled(model)
         training = model.training
         model.train()
         try:
-            self._engine = make_engine(self.settings.engine, model, loss, self.parameters, example)
+            self._engine = self._make_engine(model, loss)
+            example = private_data.made_up(self.records).dense()
             refuse_mixing_models(model, example)
             with torch.no_grad(), torch.random.fork_rng(devices=[]):
                 outputs = call(model, example.inputs)
@@ -200,6 +205,18 @@ class Run:
             private_data.check_ranges(self.records, model, loss, outputs)
         else:
             raise ModelError(f"Expected the model to return a tensor, got {type(outputs)}.")
+
+    def _make_engine(self, model: nn.Module, loss: Loss) -> Engine:
+        """Return the engine; rows of a sparse matrix stay sparse where the model allows it."""
+        how, example = self.settings.engine, private_data.made_up(self.records)
+        if example.sparse:
+            if how in ("auto", "one-pass"):
+                with contextlib.suppress(ArgumentError):
+                    return make_engine("one-pass", model, loss, self.parameters, example)
+            assert isinstance(self.records, private_data.ColumnRecords)
+            self.records.make_dense()
+            example = private_data.made_up(self.records)
+        return make_engine(how, model, loss, self.parameters, example)
 
     def _open_ledger(self) -> Ledger:
         given = self.settings.ledger
@@ -251,9 +268,11 @@ class Run:
             )
 
     def _within_own_budget(self) -> int:
-        """Return the number of queries after which the run has used up its own budget.
+        """Return the number of queries after which the run will have used up its own budget.
 
-        That is all of them, unless a crash or an old checkpoint has made it pay for some twice.
+        That is all of them, unless a crash or an old checkpoint has made it pay for some twice. It
+        is a plan: what other processes charge to the same run is known to the ledger alone, which
+        holds each charge to the budget.
         """
         own, total = self.own_tally(), self._last
         if self.settings.budget is None or own == self.planned(0, self.done):

@@ -11,7 +11,7 @@ from torch import nn
 
 from privada import checkpoint
 from privada.accounting import Budget, Ledger, Statement
-from privada.clipping.engine import Loss
+from privada.clipping.losses import Loss
 from privada.core.errors import ArgumentError, CheckpointError
 from privada.core.randomness import SeededBits
 from privada.core.validation import whole
@@ -55,7 +55,7 @@ class Trainer:
         population: a public figure to use instead of the number of records.
         unit: what one record stands for, in the statement's words.
         resume: a checkpoint to go on from.
-        engine: for experts and tests: "auto", "vmap" or "loop".
+        engine: for experts and tests: "auto", "one-pass", "vmap" or "loop".
 
     Guarantee: the sequence of all models during training, and everything derived from it, is
     (epsilon, delta)-differentially private as `statement()` says, `epsilon()` being that of

@@ -2,7 +2,7 @@ import pytest
 import torch
 from torch import nn
 
-from privada.clipping.engine import Batch
+from privada.clipping.batch import Batch
 from privada.clipping.layers import refuse_mixing_layers, refuse_mixing_models
 from privada.core.errors import ModelError
 

@@ -7,7 +7,9 @@ from hypothesis import strategies as st
 from torch import nn
 from torch.nn import functional
 
-from privada.clipping.engine import Batch, PerExampleEngine, make_engine
+from privada.clipping.batch import Batch
+from privada.clipping.engine import make_engine
+from privada.clipping.reference import PerExampleEngine
 from privada.core.errors import ArgumentError
 from privada.core.tensors import Parameters
 from privada.geometry import Whitening

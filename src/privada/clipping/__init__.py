@@ -1,6 +1,7 @@
 """From a batch to a sum in which no record counts for more than the clip norm."""
 
-from privada.clipping.engine import Batch, Engine, make_engine
+from privada.clipping.batch import Batch
+from privada.clipping.engine import Engine, make_engine
 from privada.clipping.layers import refuse_mixing_layers
 
 __all__ = ["Batch", "Engine", "make_engine", "refuse_mixing_layers"]

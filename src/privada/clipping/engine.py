@@ -1,53 +1,27 @@
-"""The reference engine: per-example gradients of any model, by torch.func.vmap.
+"""The choice of an engine: one pass where its rules hold, per-example gradients where not."""
 
-It materialises one gradient per example, a chunk at a time. Faster engines are held to it.
-"""
-
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, Protocol
 
 import torch
-from torch import Tensor, nn
-from torch.func import functional_call, grad, vmap
-from torch.utils._pytree import tree_leaves, tree_map
+from torch import nn
+from torch.utils._pytree import tree_leaves
 
+from privada.clipping.batch import Batch
+from privada.clipping.losses import Loss
+from privada.clipping.one_pass import OnePassEngine
+from privada.clipping.reference import PerExampleEngine
 from privada.core.errors import ArgumentError, ModelError
 from privada.core.tensors import Parameters
-from privada.core.validation import one_of, positive
+from privada.core.validation import one_of
 from privada.core.values import ClippedSum
 from privada.geometry import Whitening
 
-# What one chunk's per-example gradients may take, with the copies made of them.
-_CHUNK_BYTES = 1 << 28
-ENGINES = ("auto", "vmap", "loop")
-
-Loss = Callable[[Any, Any], Tensor]
-
-
-@dataclass(frozen=True)
-class Batch:
-    """Inputs and targets of some examples, first dimension the example. Private."""
-
-    inputs: Any
-    targets: Any
-
-    @property
-    def size(self) -> int:
-        """The number of examples. Private too."""
-        return int(tree_leaves(self.inputs)[0].shape[0])
-
-    def chunks(self, size: int) -> Iterator["Batch"]:
-        """Yield the examples a chunk at a time."""
-        for start in range(0, self.size, size):
-            part = slice(start, start + size)
-            yield Batch(
-                tree_map(lambda t, part=part: t[part], self.inputs),
-                tree_map(lambda t, part=part: t[part], self.targets),
-            )
-
-    def __repr__(self) -> str:
-        return "Batch(<private>)"
+ENGINES = ("auto", "one-pass", "vmap", "loop")
+# How far the engine of one pass may be from the loop over made-up examples.
+_AGREEMENT = {torch.float32: 1e-3, torch.float64: 1e-8}
 
 
 class Engine(Protocol):
@@ -57,133 +31,121 @@ class Engine(Protocol):
         """Return the sum of the whitened, clipped per-example gradients; zero for None."""
 
 
-def call(model: Callable[..., Any], inputs: Any) -> Any:
-    """Call a model on one input, on the parts of a tuple, or on the entries of a dict."""
-    if isinstance(inputs, dict):
-        return model(**inputs)
-    if isinstance(inputs, (tuple, list)):
-        return model(*inputs)
-    return model(inputs)
-
-
-class PerExampleEngine:
-    """Per-example gradients, materialised a chunk at a time, then whitened, clipped and summed.
-
-    Guarantee: each example's loss is computed by itself, so no example can reach another's
-    gradient; each part of the sum has a norm of at most `clip`; an example whose gradient is not
-    finite counts as zero.
-
-    Edge cases: an empty batch gives zero. A batch of any size is worked through in chunks.
-    """
-
-    def __init__(
-        self,
-        model: nn.Module,
-        loss: Loss,
-        parameters: Parameters,
-        how: str,
-        chunk_bytes: int = _CHUNK_BYTES,
-    ) -> None:
-        self._model, self._loss, self._parameters = model, loss, parameters
-        self._gradients = self._by_vmap if how == "vmap" else self._by_loop
-        width = torch.finfo(parameters.dtype).bits // 8
-        self._chunk = max(1, chunk_bytes // (4 * width * parameters.size))
-
-    def _example_loss(
-        self,
-        trained: dict[str, Tensor],
-        fixed: dict[str, Tensor],
-        inputs: Any,
-        target: Any,
-    ) -> Tensor:
-        def module(*args: Any, **kwargs: Any) -> Any:
-            return functional_call(self._model, (trained, fixed), args, kwargs)
-
-        one = tree_map(lambda t: t.unsqueeze(0), (inputs, target))
-        value = self._loss(call(module, one[0]), one[1])
-        if value.numel() != 1:
-            raise ModelError(
-                f"Expected the loss of one example to be one number, got shape "
-                f"{tuple(value.shape)}. Use a loss with reduction='mean' or 'sum'."
-            )
-        return value.reshape(())
-
-    def _state(self) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-        names = set(self._parameters.layout.names)
-        named = dict(self._model.named_parameters())
-        trained = {name: named[name].detach() for name in self._parameters.layout.names}
-        fixed = {name: p.detach() for name, p in named.items() if name not in names}
-        return trained, fixed | dict(self._model.named_buffers())
-
-    def _by_vmap(self, batch: Batch) -> Tensor:
-        one = grad(self._example_loss)
-        many = vmap(one, in_dims=(None, None, 0, 0), randomness="different")
-        return self._rows(many(*self._state(), batch.inputs, batch.targets), batch.size)
-
-    def _by_loop(self, batch: Batch) -> Tensor:
-        trained, fixed = self._state()
-        rows = []
-        for example in batch.chunks(1):
-            leaves = {name: value.clone().requires_grad_() for name, value in trained.items()}
-            inputs, target = tree_map(lambda t: t[0], (example.inputs, example.targets))
-            value = self._example_loss(leaves, fixed, inputs, target)
-            parts = torch.autograd.grad(
-                value, list(leaves.values()), allow_unused=True, materialize_grads=True
-            )
-            rows.append(torch.cat([part.to_dense().reshape(-1) for part in parts]))
-        return torch.stack(rows)
-
-    def _rows(self, named: dict[str, Tensor], size: int) -> Tensor:
-        return torch.cat(
-            [named[name].reshape(size, -1) for name in self._parameters.layout.names], dim=1
-        )
-
-    def clipped_sum(self, batch: Batch | None, whitening: Whitening, clip: float) -> ClippedSum:
-        """Return the sum of the whitened, clipped per-example gradients; zero for None."""
-        positive("clip", clip)
-        parameters = self._parameters
-        total = torch.zeros(parameters.size, dtype=parameters.dtype, device=parameters.device)
-        for chunk in batch.chunks(self._chunk) if batch is not None else ():
-            rows = self._gradients(chunk).detach()
-            if whitening.shift is not None:
-                rows = rows - whitening.shift
-            if whitening.scale is not None:
-                rows = rows / whitening.scale
-            norms = torch.linalg.vector_norm(rows, dim=1, dtype=torch.float64)
-            finite = torch.isfinite(norms)
-            if not bool(finite.all()):
-                rows = torch.where(finite[:, None], rows, 0.0)
-                norms = torch.where(finite, norms, 0.0)
-            factors = (clip / norms.clamp(min=clip)).to(rows.dtype)
-            total += factors @ rows
-        return ClippedSum(total, clip)
-
-
 def make_engine(
     how: str, model: nn.Module, loss: Loss, parameters: Parameters, example: Batch
 ) -> Engine:
     """Return the engine for a model, tried on a made-up batch before any record is read.
 
-    "auto" takes vmap and, for a model that vmap cannot follow, one example at a time.
+    "auto" takes one pass, and per-example gradients for a model that its rules cannot follow: by
+    vmap, or else one example at a time. A compiled model is run as it was before compilation.
     """
     one_of("engine", how, ENGINES)
+    model = not_compiled(model)
     failures: list[Exception] = []
-    for kind in ("vmap", "loop") if how == "auto" else (how,):
-        engine = PerExampleEngine(model, loss, parameters, kind)
+    for kind in ("one-pass", "vmap", "loop") if how == "auto" else (how,):
         try:
             with torch.random.fork_rng(devices=[]):
-                engine._gradients(example)
+                engine = _tried(kind, model, loss, parameters, example)
         except ModelError:
             raise
         except Exception as error:  # whatever a user's model raises
             failures.append(error)
             continue
+        if kind != "one-pass" and failures and how == "auto":
+            warnings.warn(
+                f"The fast engine cannot follow this model ({failures[0]}), so gradients are made "
+                f"for each example ({kind}): slower, and with more memory, but as private.",
+                stacklevel=2,
+            )
         return engine
     raise ArgumentError(
         "Expected a model and a loss that accept the data's shapes and types, but a made-up "
         f"example of them failed with: {failures[-1]}. Inputs: {_shapes(example.inputs)}; "
         f"targets: {_shapes(example.targets)} (first dimension: the batch)."
     ) from failures[-1]
+
+
+def not_compiled(model: nn.Module) -> nn.Module:
+    """Return the model that torch.compile was given; refuse one that is compiled in parts."""
+    inner: nn.Module = getattr(model, "_orig_mod", model)
+    for name, module in inner.named_modules():
+        if hasattr(module, "_orig_mod") or module._compiled_call_impl is not None:
+            raise ModelError(
+                f"Expected a model that is not compiled, or compiled as a whole by "
+                f"torch.compile(model), got a compiled layer {name!r}: per-example gradients "
+                "cannot be read off it. Leave out the compilation; use it for prediction."
+            )
+    return inner
+
+
+class Disagreement(Exception):
+    """The engine of one pass does not give what the loop over examples gives."""
+
+
+def _tried(
+    kind: str, model: nn.Module, loss: Loss, parameters: Parameters, example: Batch
+) -> Engine:
+    if kind == "one-pass":
+        with _moved(parameters):
+            engine = OnePassEngine(model, loss, parameters, example)
+            _compare(engine, PerExampleEngine(model, loss, parameters, "loop"), example)
+        if engine.whole_modules:
+            warnings.warn(
+                f"No rule knows how the modules {sorted(engine.whole_modules)} use their "
+                "parameters: gradients are made for each example there, with more memory.",
+                stacklevel=4,
+            )
+        return engine
+    reference = PerExampleEngine(model, loss, parameters, kind)
+    reference.clipped_sum(example, Whitening(None, None), 1.0)
+    return reference
+
+
+@contextmanager
+def _moved(parameters: Parameters) -> Iterator[None]:
+    """Move the parameters a little for as long as made-up examples run.
+
+    Many models start with zeros somewhere, where gradients tell nothing.
+    """
+    before = parameters.read()
+    pattern = (torch.arange(len(before), device=before.device) * 0.6180339887).frac() - 0.5
+    try:
+        parameters.add_((0.1 * pattern).to(before.dtype))
+        yield
+    finally:
+        parameters.write_(before)
+
+
+def _compare(engine: OnePassEngine, reference: PerExampleEngine, example: Batch) -> None:
+    """Raise unless the engine agrees with the loop on made-up examples, alone and together."""
+
+    state = torch.get_rng_state()
+
+    def summed(chosen: Engine, batch: Batch) -> torch.Tensor:
+        torch.set_rng_state(state)
+        return chosen.clipped_sum(batch, Whitening(None, None), _NO_CLIP).value
+
+    singles = list(example.chunks(1))
+    alone = [summed(engine, one) for one in singles]
+    for one, found in zip(singles, alone, strict=True):
+        _close(found, summed(reference, one.dense()))
+    again = engine.clipped_sum(singles[0], Whitening(None, None), _NO_CLIP).value
+    random = not torch.equal(alone[0], again)
+    for together in (example, next(example.chunks(2))):
+        if not random:
+            _close(summed(engine, together), torch.stack(alone[: together.size]).sum(dim=0))
+
+
+_NO_CLIP = 1e30
+
+
+def _close(found: torch.Tensor, expected: torch.Tensor) -> None:
+    error = float((found - expected).norm())
+    if not error <= _AGREEMENT[expected.dtype] * float(expected.norm()) + 1e-12:
+        raise Disagreement(
+            f"its gradient is off by {error:.2g} where the loop over examples has norm "
+            f"{float(expected.norm()):.2g}"
+        )
 
 
 def _shapes(values: Any) -> str:

@@ -4,7 +4,7 @@ import torch
 from torch import nn
 from torch.utils._pytree import tree_map
 
-from privada.clipping.engine import Batch, call
+from privada.clipping.batch import Batch, call
 from privada.core.errors import ModelError
 
 _BATCH_NORMS = (nn.modules.batchnorm._BatchNorm,)

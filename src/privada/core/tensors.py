@@ -81,7 +81,8 @@ class Parameters:
     """
 
     def __init__(self, model: nn.Module) -> None:
-        named = {name: p for name, p in model.named_parameters() if p.requires_grad}
+        whole = getattr(model, "_orig_mod", model)  # what torch.compile was given
+        named = {name: p for name, p in whole.named_parameters() if p.requires_grad}
         if not named:
             raise ModelError(
                 "Expected a model with at least one trainable parameter, got none. "

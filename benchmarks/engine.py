@@ -1,0 +1,159 @@
+"""The engine against plain PyTorch and its peers: time, memory, growth.
+
+`python -m benchmarks.engine memory <case> <contender>` measures one contender's memory by itself.
+"""
+
+import json
+import resource
+import subprocess
+import sys
+import time
+import warnings
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from benchmarks.chart import bars, lines
+from benchmarks.contenders import CONTENDERS, Step
+from benchmarks.measure import interleaved
+from benchmarks.models import CASES, CROSS, Case, mlp
+
+SECONDS_FOR_A_CASE = 12.0
+GROWING = ("plain PyTorch", "limit", "privada, isotropic", "privada, diagonal")
+
+
+def _prepared(case: Case, names: tuple[str, ...]) -> tuple[dict[str, Step], dict[str, str]]:
+    """Return the steps that work, and what the others said."""
+    steps, failures = {}, {}
+    for name in names:
+        try:
+            step = CONTENDERS[name](case)
+            step()
+        except Exception as error:  # whatever a peer cannot do
+            failures[name] = f"{type(error).__name__}: {str(error).splitlines()[0][:90]}"
+            continue
+        steps[name] = step
+    return steps, failures
+
+
+def _timed(steps: dict[str, Step], seconds: float) -> dict[str, float]:
+    started = time.perf_counter()
+    for step in steps.values():
+        step()
+    once = time.perf_counter() - started
+    return interleaved(steps, rounds=max(3, min(200, int(seconds / once))))
+
+
+def peak(case: Case, name: str) -> float:
+    """Return by how many megabytes a step raises the process's memory above its set-up."""
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    step = CONTENDERS[name](case)
+    for _ in range(3):
+        step()
+    return (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024
+
+
+def _peak_elsewhere(case: Case, name: str) -> float | None:
+    command = [sys.executable, "-m", "benchmarks.engine", "memory", case.name, name]
+    result = subprocess.run(command, capture_output=True, text=True, check=False)
+    return float(result.stdout.split()[-1]) if result.returncode == 0 else None
+
+
+def compare() -> list[dict[str, object]]:
+    """Return times and memory of every contender on every model."""
+    rows = []
+    for case in CASES:
+        steps, failures = _prepared(case, tuple(CONTENDERS))
+        seconds = _timed(steps, SECONDS_FOR_A_CASE)
+        memory = {name: _peak_elsewhere(case, name) for name in seconds}
+        parameters = sum(p.numel() for p in case.model().parameters())
+        rows.append(
+            {
+                "model": case.name,
+                "parameters": parameters,
+                "milliseconds": {name: round(1e3 * value, 3) for name, value in seconds.items()},
+                "over the limit": {
+                    name: round(value / seconds["limit"], 3) for name, value in seconds.items()
+                },
+                "megabytes": {n: None if m is None else round(m, 1) for n, m in memory.items()},
+                "failed": failures,
+            }
+        )
+        print(rows[-1], flush=True)
+    return rows
+
+
+def growth() -> dict[str, dict[str, dict[float, float]]]:
+    """Return milliseconds of a step against the batch size and against the parameters."""
+    panels: dict[str, dict[str, dict[float, float]]] = {}
+
+    def measure(title: str, at: float, case: Case) -> None:
+        steps, _ = _prepared(case, GROWING)
+        for name, value in _timed(steps, 4.0).items():
+            panels.setdefault(title, {}).setdefault(name, {})[at] = round(1e3 * value, 3)
+
+    for batch in (16, 64, 256, 1024, 4096):
+        inputs = torch.rand(batch, 784), torch.randint(10, (batch,))
+        case = Case("", lambda: mlp(784, 256, 256, 10), lambda inputs=inputs: inputs, CROSS)
+        measure("batch size, MLP 784-256-256-10", batch, case)
+    for width in (100, 316, 1000, 3162, 10_000):
+        inputs = torch.rand(64, width), torch.randint(width, (64,))
+        case = Case("", lambda w=width: nn.Linear(w, w), lambda inputs=inputs: inputs, CROSS)
+        measure("parameters, one square layer, b 64", width * width, case)
+    return panels
+
+
+def _cell(value: object) -> str:
+    return "-" if value is None else f"{value:,.2f}"
+
+
+def page(rows: list[dict], panels: dict, machine: dict[str, object]) -> str:
+    """Return the results in words and tables."""
+    names = list(CONTENDERS)
+    facts = ", ".join(f"{name} {value}" for name, value in machine.items())
+    text = [
+        "# The engine: what a private step costs",
+        "",
+        "Written by `make bench`. One step is forward, backward, clipping, noise and update on a "
+        "given batch. Contenders take turns within one run; figures are medians. The limit is a "
+        "plain step and one draw of torch's normals over all parameters. Memory is what set-up "
+        f"and three steps add, each contender in a process of its own. Machine: {facts}.",
+    ]
+    tables = {
+        "Milliseconds": "milliseconds",
+        "Over the limit": "over the limit",
+        "Peak memory, MB": "megabytes",
+    }
+    for title, key in tables.items():
+        text += ["", f"## {title}", "", "| model | " + " | ".join(names) + " |"]
+        text += ["|---|" + "---:|" * len(names)]
+        for row in rows:
+            cells = [_cell(row[key].get(name)) for name in names]
+            text.append(f"| {row['model']} | " + " | ".join(cells) + " |")
+    text += ["", "![Milliseconds of a step](engine.svg)", "", "## Growth", "",
+             "![Milliseconds against batch size and parameters](growth.svg)"]  # fmt: skip
+    refused = [
+        f"- {row['model']}: {name}: {why}" for row in rows for name, why in row["failed"].items()
+    ]
+    if refused:
+        text += ["", "## What did not run", "", *refused]
+    return "\n".join(text) + "\n"
+
+
+def write(results: Path, machine: dict[str, object]) -> None:
+    """Measure everything and write engine.json, engine.md and two charts."""
+    rows, panels = compare(), growth()
+    (results / "engine.json").write_text(
+        json.dumps({"machine": machine, "rows": rows, "growth": panels}, indent=2) + "\n"
+    )
+    (results / "engine.md").write_text(page(rows, panels, machine))
+    times = {row["model"]: row["milliseconds"] for row in rows}
+    bars(results / "engine.svg", "Milliseconds of one step", times, "ms")
+    lines(results / "growth.svg", panels, "ms")
+
+
+if __name__ == "__main__":
+    warnings.simplefilter("ignore")
+    _, _, wanted, contender = sys.argv
+    print(peak(next(case for case in CASES if case.name == wanted), contender))

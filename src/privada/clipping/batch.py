@@ -1,0 +1,85 @@
+"""The examples of one step, and how a model is called on them."""
+
+import warnings
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._pytree import tree_leaves, tree_map
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Inputs and targets of some examples, first dimension the example. Private."""
+
+    inputs: Any
+    targets: Any
+
+    @property
+    def size(self) -> int:
+        """The number of examples. Private too."""
+        return int(tree_leaves(self.inputs)[0].shape[0])
+
+    def chunks(self, size: int) -> Iterator["Batch"]:
+        """Yield the examples a chunk at a time."""
+        if size >= self.size:
+            if self.size:
+                yield self
+            return
+        for start in range(0, self.size, size):
+            stop = min(start + size, self.size)
+            inputs, targets = tree_map(
+                lambda t, start=start, stop=stop: _rows(t, start, stop),
+                (self.inputs, self.targets),
+            )
+            yield Batch(inputs, targets)
+
+    def at(self, places: Tensor) -> "Batch":
+        """Return the examples at some places."""
+        dense = self.dense()
+        inputs, targets = tree_map(lambda t: t[places.to(t.device)], (dense.inputs, dense.targets))
+        return Batch(inputs.to_sparse_csr() if self.sparse else inputs, targets)
+
+    @property
+    def sparse(self) -> bool:
+        """Whether the inputs are rows of a sparse matrix."""
+        return isinstance(self.inputs, Tensor) and self.inputs.layout == torch.sparse_csr
+
+    def dense(self) -> "Batch":
+        """Return the batch with ordinary tensors."""
+        return Batch(self.inputs.to_dense(), self.targets) if self.sparse else self
+
+    def __repr__(self) -> str:
+        return "Batch(<private>)"
+
+
+def _rows(values: Tensor, start: int, stop: int) -> Tensor:
+    """Return consecutive rows, of a CSR matrix too."""
+    if values.layout != torch.sparse_csr:
+        return values[start:stop]
+    bounds = values.crow_indices()[start : stop + 1]
+    inside = slice(int(bounds[0]), int(bounds[-1]))
+    return csr(
+        bounds - bounds[0],
+        values.col_indices()[inside],
+        values.values()[inside],
+        (stop - start, values.shape[1]),
+    )
+
+
+def csr(starts: Tensor, columns: Tensor, values: Tensor, shape: tuple[int, int]) -> Tensor:
+    """Return a CSR matrix of parts that are known to be right, without torch's remark on it."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)
+        return torch.sparse_csr_tensor(starts, columns, values, shape, check_invariants=False)
+
+
+def call(model: Callable[..., Any], inputs: Any) -> Any:
+    """Call a model on one input, on the parts of a tuple, or on the entries of a dict."""
+    if isinstance(inputs, dict):
+        return model(**inputs)
+    if isinstance(inputs, (tuple, list)):
+        return model(*inputs)
+    return model(inputs)

@@ -1,0 +1,490 @@
+"""What one parameter contributes to each example's gradient, kept in factors where that is cheaper.
+
+A contribution knows the squared norms of its per-example gradients under a diagonal weighting, and
+their weighted sum; neither needs the gradients themselves. Squared norms err upwards: sums of
+products that can cancel carry a bound on their rounding, and squares that can underflow carry a
+bound on what was lost.
+"""
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Protocol, Self
+
+import torch
+from torch import Tensor
+
+# What per-example gradients that are made and dropped again may take at a time.
+CHUNK_BYTES = 1 << 26
+# A block of squares that stays in the cache between the two operations on it.
+_CACHE_BYTES = 1 << 19
+# A block of gradients that does.
+_BLOCK_BYTES = 1 << 20
+
+
+@dataclass(frozen=True)
+class Piece:
+    """A strided part of the flat vector of parameters: a parameter, or a view of one."""
+
+    offset: int
+    shape: tuple[int, ...]
+    stride: tuple[int, ...]
+
+    def of(self, flat: Tensor) -> Tensor:
+        """Return this part of a flat vector, sharing its memory."""
+        return flat.as_strided(self.shape, self.stride, flat.storage_offset() + self.offset)
+
+    def transposed(self) -> "Piece":
+        """Return a matrix's transpose."""
+        return Piece(self.offset, self.shape[::-1], self.stride[::-1])
+
+    def matrix(self) -> "Piece":
+        """Return the piece with all but its first dimension joined."""
+        if len(self.shape) == 2:
+            return self
+        rows, width = self.shape[0], math.prod(self.shape[1:])
+        return Piece(self.offset, (rows, width), (self.stride[0], self.stride[-1]))
+
+    @property
+    def size(self) -> int:
+        """The number of coordinates."""
+        return math.prod(self.shape)
+
+    @property
+    def last(self) -> int:
+        """The greatest place in the flat vector that the piece reaches."""
+        return self.offset + sum((n - 1) * s for n, s in zip(self.shape, self.stride, strict=True))
+
+
+@dataclass(frozen=True)
+class PieceWeights:
+    """The squared inverse scales of a piece, and their factors where they are an outer product."""
+
+    squares: Tensor
+    largest: float
+    rows: Tensor | None = None
+    columns: Tensor | None = None
+
+    @property
+    def separable(self) -> bool:
+        """Whether the weights are constant along the rows or along the columns of a matrix."""
+        return self.rows is not None or self.columns is not None
+
+
+class Weights:
+    """The squared inverse scales of a geometry, by piece."""
+
+    def __init__(self, scale: Tensor) -> None:
+        self._scale = scale.contiguous()
+        self._squares = self._scale.pow(-2)
+        self._pieces: dict[Piece, PieceWeights] = {}
+
+    def of(self, piece: Piece) -> PieceWeights:
+        """Return the weights of a piece, looked at once for structure."""
+        if piece not in self._pieces:
+            self._pieces[piece] = self._look_at(piece)
+        return self._pieces[piece]
+
+    def _look_at(self, piece: Piece) -> PieceWeights:
+        squares = piece.of(self._squares)
+        largest = float(squares.max()) if squares.numel() else 0.0
+        if len(piece.shape) != 2 or not squares.numel():
+            return PieceWeights(squares, largest)
+        inverse = piece.of(self._scale)
+        if bool((inverse == inverse[:1]).all()):
+            return PieceWeights(squares, largest, columns=1 / inverse[0])
+        if bool((inverse == inverse[:, :1]).all()):
+            return PieceWeights(squares, largest, rows=1 / inverse[:, 0])
+        return PieceWeights(squares, largest)
+
+
+def weights_of(weights: Weights | None, piece: Piece) -> PieceWeights | None:
+    """Return the weights of a piece, None for none."""
+    return None if weights is None else weights.of(piece)
+
+
+class Contribution(Protocol):
+    """The gradients of a batch's examples with respect to one piece of the parameters.
+
+    Flat vectors are laid out as the model's parameters are.
+    """
+
+    @property
+    def piece(self) -> Piece:
+        """The part of the parameters."""
+
+    def squared_norms(self, weights: Weights | None) -> Tensor:
+        """Return an upper bound on each example's weighted squared norm, in float64."""
+
+    def products(self, flat: Tensor) -> Tensor:
+        """Return each example's inner product with the piece of a flat vector, in float64."""
+
+    def add_to(self, flat: Tensor, factors: Tensor) -> None:
+        """Add the sum of the examples' gradients, weighted by `factors`, to a flat vector."""
+
+    def materialise(self, start: int, stop: int) -> Tensor:
+        """Return the gradients of some examples, in the shape of the piece."""
+
+    def drop(self, kept: Tensor) -> None:
+        """Make the gradients of examples zero that are not `kept`."""
+
+
+def raised(sums: Tensor, dtype: torch.dtype, count: int, largest: float = 0.0) -> Tensor:
+    """Return sums of `count` squares, made in `dtype`, in float64 and not below the true ones.
+
+    Rounding is a walk of `count` steps of half an eps at most, of which vector units take several
+    at a time. Squares below the smallest normal number may be lost; as much is added for each,
+    times the largest weight on them.
+    """
+    kind = torch.finfo(dtype)
+    return sums.double() * (1 + kind.eps * math.sqrt(count)) + 2 * count * kind.tiny * (1 + largest)
+
+
+def row_squares(values: Tensor) -> Tensor:
+    """Return the squared norms of rows in float64, not below the true ones."""
+    norms: Tensor = torch.linalg.vector_norm(values, dim=1).double()
+    return raised(norms * norms, values.dtype, values.shape[1])
+
+
+def spans(count: int, bytes_each: int, most: int = CHUNK_BYTES) -> Iterator[tuple[int, int]]:
+    """Yield consecutive ranges of a count of things, each within a bound on memory."""
+    step = max(1, most // max(1, bytes_each))
+    for start in range(0, count, step):
+        yield start, min(count, start + step)
+
+
+def weighted_squares(gradients: Tensor, weights: PieceWeights | None) -> Tensor:
+    """Return the weighted squared norms of materialised gradients, not below the true ones."""
+    flat = gradients.reshape(len(gradients), -1)
+    if weights is None:
+        return row_squares(flat)
+    found = (flat * flat) @ weights.squares.reshape(-1)
+    return raised(found, flat.dtype, flat.shape[1], weights.largest)
+
+
+def _where(kept: Tensor, values: Tensor) -> Tensor:
+    return torch.where(kept.view(-1, *[1] * (values.ndim - 1)), values, 0.0)
+
+
+class Whole:
+    """Gradients that are kept as they are: (examples, *shape)."""
+
+    def __init__(self, piece: Piece, gradients: Tensor) -> None:
+        self.piece, self._gradients = piece, gradients
+
+    @property
+    def factor_size(self) -> int:
+        """How many numbers are kept."""
+        return self._gradients.numel()
+
+    def join(self, other: Self) -> "Whole":
+        """Return the sum of two contributions to one piece."""
+        return Whole(self.piece, self._gradients + other._gradients)
+
+    def squared_norms(self, weights: Weights | None) -> Tensor:
+        """Return each example's weighted squared norm."""
+        return weighted_squares(self._gradients, weights_of(weights, self.piece))
+
+    def products(self, flat: Tensor) -> Tensor:
+        """Return each example's inner product with the piece of `flat`."""
+        rows = self._gradients.reshape(len(self._gradients), -1)
+        return (rows @ self.piece.of(flat).reshape(-1)).double()
+
+    def add_to(self, flat: Tensor, factors: Tensor) -> None:
+        """Add the weighted sum of the gradients."""
+        total = self.piece.of(flat)
+        rows = self._gradients.reshape(len(self._gradients), -1)
+        total += (factors @ rows).view(self.piece.shape)
+
+    def materialise(self, start: int, stop: int) -> Tensor:
+        """Return the gradients of some examples."""
+        return self._gradients[start:stop]
+
+    def drop(self, kept: Tensor) -> None:
+        """Make some examples' gradients zero."""
+        self._gradients = _where(kept, self._gradients)
+
+
+class Outer:
+    """Gradients b^T a of a matrix (m, n), a: (examples, positions, n), b: (examples, positions, m).
+
+    With one position the norm is that of two vectors, and needs one product of matrices in a
+    general diagonal geometry. With several it is taken from the Gram matrices of the positions
+    where the weights are an outer product and that is cheaper, else from the gradients, which take
+    the place of their factors where they are no larger, and are made a chunk at a time where they
+    are.
+    """
+
+    def __init__(self, piece: Piece, inputs: Tensor, outputs: Tensor) -> None:
+        self.piece = piece
+        self.inputs, self.outputs = inputs, outputs
+
+    def join(self, other: Self) -> "Outer":
+        """Return the sum of two contributions to one piece."""
+        return Outer(
+            self.piece,
+            torch.cat([self.inputs, other.inputs], dim=1),
+            torch.cat([self.outputs, other.outputs], dim=1),
+        )
+
+    @property
+    def factor_size(self) -> int:
+        """How many numbers the factors take."""
+        return self.inputs.numel() + self.outputs.numel()
+
+    def compact(self, room: int) -> "Outer | Whole":
+        """Return the gradients themselves where that saves a product and there is room for them.
+
+        With them, the sum takes one pass over m n numbers an example; without, a product over all
+        positions once more.
+        """
+        examples, positions, (m, n) = *self.inputs.shape[:2], self.piece.shape
+        dear = positions > 8 and positions * positions * (m + n) > 8 * m * n
+        if not dear or examples * m * n > room:
+            return self
+        return Whole(self.piece, self.materialise(0, examples))
+
+    def squared_norms(self, weights: Weights | None) -> Tensor:
+        """Return each example's weighted squared norm."""
+        here = weights_of(weights, self.piece)
+        positions, (m, n) = self.inputs.shape[1], self.piece.shape
+        if positions == 1:
+            return self._of_vectors(self.inputs[:, 0], self.outputs[:, 0], here)
+        if (here is None or here.separable) and positions * (m + n) < m * n:
+            return self.by_gram(here)
+        return self._by_blocks(here)
+
+    def _by_blocks(self, weights: PieceWeights | None) -> Tensor:
+        """Return squared norms from gradients that are made a block of rows at a time.
+
+        A block stays in the cache until it is squared and added up.
+        """
+        examples, _, n = self.inputs.shape
+        m, width = self.outputs.shape[2], n * self.inputs.element_size()
+        found = torch.zeros(examples, dtype=torch.float64, device=self.inputs.device)
+        for start, stop in spans(examples, m * width, _BLOCK_BYTES):
+            inputs, outputs = self.inputs[start:stop], self.outputs[start:stop].mT
+            for top, bottom in spans(m, (stop - start) * width, _BLOCK_BYTES):
+                block = torch.bmm(outputs[:, top:bottom], inputs).flatten(1)
+                if weights is None:
+                    found[start:stop] += row_squares(block)
+                    continue
+                sums = block.mul_(block) @ weights.squares[top:bottom].reshape(-1)
+                found[start:stop] += raised(sums, block.dtype, block.shape[1], weights.largest)
+        return found
+
+    @staticmethod
+    def _of_vectors(a: Tensor, b: Tensor, weights: PieceWeights | None) -> Tensor:
+        if weights is None or weights.separable:
+            rows, columns = (None, None) if weights is None else (weights.rows, weights.columns)
+            a = a if columns is None else a * columns
+            b = b if rows is None else b * rows
+            return row_squares(a) * row_squares(b)
+        tiny = 4 * torch.finfo(a.dtype).tiny * (weights.largest + 1)
+        lost = (a.shape[1] * row_squares(b) + b.shape[1] * row_squares(a)) * tiny
+        narrow, wide, squares = b, a, weights.squares.t()
+        if a.shape[1] < b.shape[1]:
+            narrow, wide, squares = a, b, weights.squares
+        found = torch.empty(narrow.shape, dtype=a.dtype, device=a.device)
+        for start, stop in spans(len(wide), wide.shape[1] * wide.element_size(), _CACHE_BYTES):
+            part = wide[start:stop]
+            torch.mm(part * part, squares, out=found[start:stop])
+        sums = (found * narrow * narrow).sum(dim=1, dtype=torch.float64)
+        return raised(sums, a.dtype, wide.shape[1]) + lost
+
+    def by_gram(self, weights: PieceWeights | None) -> Tensor:
+        """Return each example's weighted squared norm, from the Gram matrices of positions."""
+        found, positions = [], self.inputs.shape[1]
+        width = 2 * positions * positions * self.inputs.element_size()
+        for start, stop in spans(self.inputs.shape[0], width):
+            a, b = self.inputs[start:stop], self.outputs[start:stop]
+            if weights is not None:
+                a = a if weights.columns is None else a * weights.columns
+                b = b if weights.rows is None else b * weights.rows
+            gram = torch.bmm(a, a.mT).mul_(torch.bmm(b, b.mT))
+            rounding = 2 * torch.finfo(a.dtype).eps * _sizes(a, b) ** 2
+            found.append(gram.sum(dim=(1, 2), dtype=torch.float64).clamp_(min=0) + rounding)
+        lost = 2 * self.piece.size * torch.finfo(self.inputs.dtype).tiny
+        return torch.cat(found) + lost * (1 + (0 if weights is None else weights.largest))
+
+    def products(self, flat: Tensor) -> Tensor:
+        """Return each example's inner product with the piece of `flat`."""
+        direction = self.piece.of(flat)
+        if direction.shape[0] < direction.shape[1]:
+            moved = torch.matmul(self.inputs, direction.t())
+            return (moved * self.outputs).sum(dim=(1, 2), dtype=torch.float64)
+        moved = torch.matmul(self.outputs, direction)
+        return (moved * self.inputs).sum(dim=(1, 2), dtype=torch.float64)
+
+    def add_to(self, flat: Tensor, factors: Tensor) -> None:
+        """Add the weighted sum of the gradients."""
+        inputs, outputs, each = self.inputs, self.outputs, factors.view(-1, 1, 1)
+        if inputs.shape[2] < outputs.shape[2]:  # scale the narrower of the two
+            inputs = inputs * each
+        else:
+            outputs = outputs * each
+        self.piece.of(flat).addmm_(outputs.flatten(0, 1).t(), inputs.flatten(0, 1))
+
+    def materialise(self, start: int, stop: int) -> Tensor:
+        """Return the gradients of some examples."""
+        return torch.bmm(self.outputs[start:stop].mT, self.inputs[start:stop])
+
+    def drop(self, kept: Tensor) -> None:
+        """Make some examples' gradients zero."""
+        self.inputs, self.outputs = _where(kept, self.inputs), _where(kept, self.outputs)
+
+
+def _sizes(a: Tensor, b: Tensor) -> Tensor:
+    """Return, for each example, the sum over positions of |a| |b|."""
+    each: Tensor = torch.linalg.vector_norm(a, dim=2) * torch.linalg.vector_norm(b, dim=2)
+    return each.sum(dim=1, dtype=torch.float64)
+
+
+class Rows:
+    """Gradients of a table of rows: row `tokens[i, t]` of example i gets `outputs[i, t]`.
+
+    Repeated tokens of an example are added up before anything is squared.
+    """
+
+    def __init__(self, piece: Piece, tokens: Tensor, outputs: Tensor) -> None:
+        self.piece, self.tokens, self.outputs = piece, tokens, outputs
+        count = piece.shape[0]
+        keys = tokens + count * torch.arange(len(tokens), device=tokens.device)[:, None]
+        distinct, places = torch.unique(keys, return_inverse=True)
+        self._example = distinct // count
+        self._token = distinct % count
+        flat = outputs.reshape(-1, outputs.shape[-1])
+        summed = torch.zeros((len(distinct), flat.shape[1]), dtype=flat.dtype, device=flat.device)
+        self._rows = summed.index_add_(0, places.reshape(-1), flat)
+
+    def join(self, other: Self) -> "Rows":
+        """Return the sum of two contributions to one piece."""
+        tokens = torch.cat([self.tokens, other.tokens], dim=1)
+        return Rows(self.piece, tokens, torch.cat([self.outputs, other.outputs], dim=1))
+
+    def _gathered(self, each: Tensor) -> Tensor:
+        total = torch.zeros(len(self.tokens), dtype=torch.float64, device=each.device)
+        total.index_add_(0, self._example, each.double())
+        return total
+
+    def squared_norms(self, weights: Weights | None) -> Tensor:
+        """Return each example's weighted squared norm."""
+        if weights is None:
+            return self._gathered(row_squares(self._rows))
+        here = weights.of(self.piece)
+        found = (self._rows * self._rows * here.squares[self._token]).sum(dim=1)
+        return self._gathered(raised(found, found.dtype, self._rows.shape[1], here.largest))
+
+    def products(self, flat: Tensor) -> Tensor:
+        """Return each example's inner product with the piece of `flat`."""
+        return self._gathered((self._rows * self.piece.of(flat)[self._token]).sum(dim=1))
+
+    def add_to(self, flat: Tensor, factors: Tensor) -> None:
+        """Add the weighted sum of the gradients."""
+        scaled = self._rows * factors[self._example, None]
+        self.piece.of(flat).index_add_(0, self._token, scaled)
+
+    def materialise(self, start: int, stop: int) -> Tensor:
+        """Return the gradients of some examples."""
+        here = (self._example >= start) & (self._example < stop)
+        rows = self._rows[here]
+        dense = torch.zeros((stop - start, *self.piece.shape), dtype=rows.dtype, device=rows.device)
+        dense[self._example[here] - start, self._token[here]] = rows
+        return dense
+
+    def drop(self, kept: Tensor) -> None:
+        """Make some examples' gradients zero."""
+        self._rows = _where(kept[self._example], self._rows)
+        self.outputs = _where(kept, self.outputs)
+
+
+class Sum:
+    """Several contributions to one parameter, of different kinds or to pieces that overlap.
+
+    Of a table of rows that is also a matrix (an embedding tied to the output layer) the norm is
+    taken from products over positions; of others, from the gradients, a chunk at a time.
+    """
+
+    def __init__(self, piece: Piece, parts: Sequence[Contribution], examples: int) -> None:
+        self.piece, self.parts, self._examples = piece, list(parts), examples
+
+    def squared_norms(self, weights: Weights | None) -> Tensor:
+        """Return each example's weighted squared norm."""
+        match self.parts:
+            case [Rows() as rows, Outer() as outer] if rows.piece == outer.piece:
+                return self._of_tied(rows, outer, weights)
+            case [Outer() as outer, Rows() as rows] if rows.piece == outer.piece:
+                return self._of_tied(rows, outer, weights)
+        here = weights_of(weights, self.piece)
+        parts = spans(self._examples, 24 * self.piece.size)
+        return torch.cat([weighted_squares(self.materialise(*part), here) for part in parts])
+
+    @staticmethod
+    def _of_tied(rows: Rows, outer: Outer, weights: Weights | None) -> Tensor:
+        """Add twice the inner product: over pairs of a token s and a position t, b_ts (a_t e_s)."""
+        tokens, moved = rows.tokens, rows.outputs
+        if weights is not None:
+            moved = moved * weights.of(rows.piece).squares[tokens]
+        index = tokens[:, None, :].expand(-1, outer.outputs.shape[1], -1)
+        pairs = outer.outputs.gather(2, index) * torch.bmm(outer.inputs, moved.mT)
+        cross = pairs.sum(dim=(1, 2), dtype=torch.float64)
+        far = torch.linalg.vector_norm(moved, dim=2).sum(dim=1, dtype=torch.float64)
+        rounding = 2 * torch.finfo(moved.dtype).eps * _sizes(outer.inputs, outer.outputs) * far
+        both = rows.squared_norms(weights) + outer.squared_norms(weights) + 2 * cross
+        total: Tensor = both.clamp_(min=0) + 2 * rounding
+        return total
+
+    def products(self, flat: Tensor) -> Tensor:
+        """Return each example's inner product with the piece of `flat`."""
+        return torch.stack([part.products(flat) for part in self.parts]).sum(dim=0)
+
+    def add_to(self, flat: Tensor, factors: Tensor) -> None:
+        """Add the weighted sum of the gradients."""
+        for part in self.parts:
+            part.add_to(flat, factors)
+
+    def materialise(self, start: int, stop: int) -> Tensor:
+        """Return the gradients of some examples."""
+        total: Tensor | None = None
+        for part in self.parts:
+            gradients = part.materialise(start, stop)
+            if total is None:
+                total = gradients.new_zeros((stop - start, self.piece.size))
+            view = total.as_strided(
+                (stop - start, *part.piece.shape),
+                (self.piece.size, *part.piece.stride),
+                part.piece.offset - self.piece.offset,
+            )
+            view += gradients.view(view.shape)
+        assert total is not None
+        return total.view(stop - start, *self.piece.shape)
+
+    def drop(self, kept: Tensor) -> None:
+        """Make some examples' gradients zero."""
+        for part in self.parts:
+            part.drop(kept)
+
+
+Joined = Whole | Outer | Rows
+
+
+def combine(contributions: Sequence[Contribution], whole: Piece, examples: int) -> Contribution:
+    """Return all contributions to one parameter as one, since gradients add before norms do."""
+    joined: dict[tuple[Piece, type], Contribution] = {}
+    for each in contributions:
+        key = each.piece, type(each)
+        if key in joined and isinstance(each, Joined):
+            joined[key] = joined[key].join(each)  # type: ignore[attr-defined]
+        elif key in joined:
+            joined[key] = Sum(whole, [joined[key], each], examples)
+        else:
+            joined[key] = each
+    parts = list(joined.values())
+    return parts[0] if len(parts) == 1 else Sum(whole, parts, examples)
+
+
+def apart(pieces: Sequence[Piece]) -> bool:
+    """Return whether no two pieces overlap, as far as their first and last places tell."""
+    ordered = sorted(pieces, key=lambda piece: piece.offset)
+    return all(a.last < b.offset for a, b in pairwise(ordered))

@@ -1,0 +1,404 @@
+"""The engine: one forward and one backward pass, no per-example gradient kept.
+
+The model runs once on the whole batch while a recorder notes what each layer was given; one
+backward pass brings the gradients of the layers' outputs. Squared norms of the whitened
+per-example gradients follow from these factors, then the clip factors, then the clipped sum, by
+products of matrices.
+
+References: Goodfellow (2015), Efficient Per-Example Gradient Computations; Lee and Kifer (2021),
+Scaling up Differentially Private Deep Learning with Fast Per-Example Gradient Clipping; Li, Tramer,
+Liang and Hashimoto (2022), Large Language Models Can Be Strong Differentially Private Learners.
+"""
+
+import math
+from bisect import bisect_right
+from collections import defaultdict
+from collections.abc import Iterable
+
+import torch
+from torch import Tensor, nn
+
+from privada.clipping.batch import Batch, call
+from privada.clipping.contributions import (
+    Contribution,
+    Outer,
+    Piece,
+    Weights,
+    apart,
+    combine,
+)
+from privada.clipping.losses import Loss, example_losses
+from privada.clipping.recording import (
+    FIRST,
+    Key,
+    Layout,
+    NotFollowed,
+    Recorder,
+    Use,
+    candidates,
+    whole_contributions,
+)
+from privada.clipping.reference import PerExampleEngine
+from privada.clipping.rules import RULES
+from privada.clipping.rules.convolution import Patches
+from privada.core.tensors import Parameters
+from privada.core.validation import positive
+from privada.core.values import ClippedSum
+from privada.geometry import Whitening
+
+# What a chunk's records may take; batches beyond it run in parts, with the same result.
+_RECORD_BYTES = 1 << 30
+_MOST_ROUNDS = 16
+
+
+class OnePassEngine:
+    """Clipped sums from one forward and one backward pass over the batch.
+
+    Guarantee: each example's part of the sum is made from the very factors that its norm is taken
+    from, and has a norm of at most `clip`; an example whose gradient is not finite counts as zero.
+    This needs a model in which examples do not touch: where each layer keeps its examples is found
+    out on made-up ones, by which output gradients belong to whose loss, and a model in which that
+    has no answer is refused.
+
+    Edge cases: an empty batch gives zero. A batch of one is all one example, whatever the shapes.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        loss: Loss,
+        parameters: Parameters,
+        example: Batch,
+        record_bytes: int = _RECORD_BYTES,
+    ) -> None:
+        self._model, self._loss, self._parameters = model, loss, parameters
+        self._reference = PerExampleEngine(model, loss, parameters, "loop")
+        self._pieces = _pieces(model, parameters)
+        self._wholes = dict(self._pieces.values())
+        self._names = [name for name, whole in self._wholes.items() if whole.size]
+        self._starts = [self._wholes[name].offset for name in self._names]
+        self._layouts: dict[Key, Layout] = {}
+        self.whole_modules: frozenset[str] = frozenset()
+        self._weights: tuple[Whitening, Weights | None] | None = None
+        width = self._find_layouts(example)
+        self._chunk = max(1, record_bytes // max(1, width))
+
+    # ------------------------------------------------------------------ passes
+
+    def _recorder(
+        self, examples: int, layouts: dict[Key, Layout], asking: bool = False
+    ) -> Recorder:
+        whole = self.whole_modules
+        return Recorder(self._model, self._pieces, RULES, layouts, whole, examples, asking)
+
+    def _forward(self, recorder: Recorder, batch: Batch, expected: Tensor | None = None) -> Tensor:
+        """Return the loss of each example."""
+        with torch.enable_grad():
+            with recorder.recording():
+                outputs = call(self._model, batch.inputs)
+            if expected is not None and outputs.shape != expected.shape:
+                raise NotFollowed("its output changes its shape")
+            return example_losses(self._loss, outputs, batch.targets)
+
+    def _contributions(self, batch: Batch) -> list[Contribution]:
+        recorder = self._recorder(batch.size, self._layouts)
+        losses = self._forward(recorder, batch)
+        if recorder.unknown:
+            raise NotFollowed(f"a new use of {recorder.unknown[0].name!r}")
+        copies = [copy for _, copy in recorder.copies]
+        gradients: Iterable[Tensor | None] = [None] * len(copies)
+        if losses.requires_grad:
+            _, *gradients = torch.autograd.grad(
+                losses.sum(), [recorder.anchor, *copies], allow_unused=True
+            )
+        with torch.no_grad():
+            return self._by_parameter(recorder, gradients, batch.size)
+
+    def _by_parameter(
+        self, recorder: Recorder, gradients: Iterable[Tensor | None], examples: int
+    ) -> list[Contribution]:
+        by_name: dict[str, list[Contribution]] = defaultdict(list)
+        each: Contribution
+        for each in whole_contributions(recorder.copies, gradients):
+            by_name[self._owner(each.piece)].append(each)
+        for use in recorder.uses:
+            for each in use.contributions():
+                by_name[self._owner(each.piece)].append(each)
+            use.gradient, use.inputs = None, ()
+        found: list[Contribution] = []
+        for name, parts in by_name.items():
+            if len(parts) == 1 or apart([part.piece for part in parts]):
+                found += parts
+            else:
+                found.append(combine(parts, self._wholes[name], examples))
+        return _compacted(found)
+
+    def _owner(self, piece: Piece) -> str:
+        """Return the name of the parameter that a piece is part of."""
+        return self._names[bisect_right(self._starts, piece.offset) - 1]
+
+    # ------------------------------------------------------------------ summing
+
+    def clipped_sum(self, batch: Batch | None, whitening: Whitening, clip: float) -> ClippedSum:
+        """Return the sum of the whitened, clipped per-example gradients; zero for None."""
+        positive("clip", clip)
+        parameters = self._parameters
+        total = torch.zeros(parameters.size, dtype=parameters.dtype, device=parameters.device)
+        weight, others = 0.0, []
+        for chunk in batch.chunks(self._chunk) if batch is not None else ():
+            try:
+                contributions = self._contributions(chunk)
+            except NotFollowed:  # not as made-up examples did: one by one is always right
+                others.append(self._reference.clipped_sum(chunk.dense(), whitening, clip).value)
+            else:
+                weight += self._add(total, contributions, chunk.size, whitening, clip)
+        if whitening.shift is not None and weight:
+            total.add_(whitening.shift, alpha=-weight)
+        if whitening.scale is not None:
+            total.div_(whitening.scale)
+        for other in others:
+            total += other
+        return ClippedSum(total, clip)
+
+    def _add(
+        self,
+        total: Tensor,
+        contributions: list[Contribution],
+        examples: int,
+        whitening: Whitening,
+        clip: float,
+    ) -> float:
+        """Add a chunk's clipped sum, without the shift; return the sum of its clip factors."""
+        with torch.no_grad():
+            norms = self._norms(contributions, examples, whitening)
+            finite = torch.isfinite(norms)
+            if not bool(finite.all()):
+                for index in torch.nonzero(~finite)[:, 0].tolist():
+                    norms[index] = self._exact_norm(contributions, index, whitening)
+                finite = torch.isfinite(norms)
+                norms = torch.where(finite, norms, math.inf)
+                for each in contributions:
+                    each.drop(finite)
+            factors = clip / norms.clamp(min=clip)
+            kept = factors.to(total.dtype)
+            for each in contributions:
+                each.add_to(total, kept)
+            return float(kept.sum(dtype=torch.float64)) if whitening.shift is not None else 1.0
+
+    def _norms(
+        self, contributions: list[Contribution], examples: int, whitening: Whitening
+    ) -> Tensor:
+        """Return upper bounds on the norms of the whitened gradients."""
+        weights = self._weights_of(whitening)
+        eps = torch.finfo(self._parameters.dtype).eps
+        device = self._parameters.device
+        squares = torch.zeros(examples, dtype=torch.float64, device=device)
+        for each in contributions:
+            squares += each.squared_norms(weights)
+        if whitening.shift is not None:
+            inverse = 1.0 if whitening.scale is None else whitening.scale.reciprocal()
+            moved = whitening.shift * inverse
+            own = float(moved.square().sum(dtype=torch.float64))
+            moved = moved * inverse
+            cross = torch.zeros_like(squares)
+            for each in contributions:
+                cross += each.products(moved)
+            # |u - m|^2 is a difference of like numbers where u is close to m
+            rounding = 4 * eps * (squares + own)
+            squares = (squares - 2 * cross + own).clamp_(min=0) + rounding
+        return squares.sqrt_().mul_(1 + 8 * eps)
+
+    def _exact_norm(
+        self, contributions: list[Contribution], index: int, whitening: Whitening
+    ) -> Tensor:
+        """Return the norm of one whitened gradient whose square does not fit its type."""
+        kind = {"dtype": torch.float64, "device": self._parameters.device}
+        gradient = torch.zeros(self._parameters.size, **kind)  # type: ignore[call-overload]
+        for each in contributions:
+            part = each.materialise(index, index + 1)[0]
+            view = each.piece.of(gradient)
+            view += part.reshape(view.shape)
+        if whitening.shift is not None:
+            gradient -= whitening.shift
+        if whitening.scale is not None:
+            gradient /= whitening.scale
+        norm: Tensor = gradient.norm() * (1 + 8 * torch.finfo(self._parameters.dtype).eps)
+        return norm
+
+    def _weights_of(self, whitening: Whitening) -> Weights | None:
+        if self._weights is None or self._weights[0] is not whitening:
+            scale = whitening.scale
+            self._weights = whitening, None if scale is None else Weights(scale)
+        return self._weights[1]
+
+    # ------------------------------------------------------------------ finding out
+
+    def _find_layouts(self, example: Batch) -> int:
+        """Find out where each use of a parameter has its examples; return bytes per example.
+
+        Made-up examples run together; the gradients of one example's loss alone must be zero in
+        all that belongs to the others. What no example owns is spread over them; a use that no
+        rule knows, or that stays without an owner, makes its module run example by example.
+        """
+        spread: dict[Key, Layout] = {}
+        with torch.no_grad():
+            state = torch.get_rng_state()
+            expected = call(self._model, example.inputs)
+        for _ in range(_MOST_ROUNDS):
+            recorder = self._recorder(example.size, spread, asking=True)
+            torch.set_rng_state(state)
+            try:
+                losses = self._forward(recorder, example, expected)
+            except Exception:
+                if not _spread_otherwise(spread):
+                    raise
+                continue
+            for unknown in recorder.unknown:
+                self._run_whole(recorder, unknown.stack, f"{unknown.name!r} in {unknown.function}")
+            if recorder.unknown:
+                continue
+            left = self._by_gradients(recorder, losses, self._shapes(example, spread))
+            if any(len(layouts) > 1 for layouts in left.values()):
+                self._by_values(recorder, example, spread, state, left)
+            lost = [use for use in recorder.uses if not left[use.key]]
+            if not lost:
+                self._layouts = {key: layouts[0] for key, layouts in left.items()}
+                return _record_bytes(recorder)
+            for use in lost:
+                if use.key in spread:
+                    self._run_whole(recorder, use.stack, repr(use.key[0]))
+                else:
+                    one = use.lead[:1] == (1,)
+                    spread[use.key] = Layout(spread="instead" if one else "new")
+        raise NotFollowed("its layers do not keep their examples apart")
+
+    def _run_whole(self, recorder: Recorder, stack: tuple[str, ...], words: str) -> None:
+        """Let the innermost module that takes a batch run example by example."""
+        around = [name for name in stack if name in recorder.batched_modules and name]
+        if not around or around[-1] in self.whole_modules:
+            raise NotFollowed(f"no rule knows the use of {words}")
+        self.whole_modules |= {around[-1]}
+
+    def _shapes(self, example: Batch, spread: dict[Key, Layout]) -> dict[Key, torch.Size]:
+        """Return the shape that each use has with one made-up example less, if two are left."""
+        if example.size < 3:
+            return {}
+        recorder = self._recorder(example.size - 1, spread, asking=True)
+        self._forward(recorder, next(example.chunks(example.size - 1)))
+        return {use.key: use.shape for use in recorder.uses}
+
+    @staticmethod
+    def _by_gradients(
+        recorder: Recorder, losses: Tensor, fewer: dict[Key, torch.Size]
+    ) -> dict[Key, list[Layout]]:
+        """Return the layouts of each use in which an example's loss moves its own part alone.
+
+        Whatever the gradients, the examples' dimension is one that shrinks with their number.
+        """
+        size = recorder.examples
+        left = {
+            use.key: [use.layout]
+            if use.layout
+            else [
+                layout
+                for layout in candidates(use.shape, size, use.tail)
+                if not fewer or _shrinks(use.shape, fewer.get(use.key), layout.dimension, size)
+            ]
+            for use in recorder.uses
+        }
+        mattered = set()
+        for index in range(size if losses.requires_grad else 0):
+            for use in recorder.uses:
+                use.gradient = None
+            torch.autograd.grad(
+                losses[index], [recorder.anchor], allow_unused=True, retain_graph=True
+            )
+            for use in recorder.uses:
+                if use.gradient is not None:
+                    mattered.add(use.key)
+                    _narrow(left, use, use.gradient != 0, index)
+        return {key: layouts if key in mattered else [FIRST] for key, layouts in left.items()}
+
+    def _by_values(
+        self,
+        recorder: Recorder,
+        example: Batch,
+        spread: dict[Key, Layout],
+        state: Tensor,
+        left: dict[Key, list[Layout]],
+    ) -> None:
+        """Where gradients vanish, keep the layouts in which an example's input moves its own part.
+
+        A use that stays without an answer is not followed.
+        """
+        size = example.size
+        for index in range(size):
+            other = self._recorder(size, spread, asking=True)
+            places = torch.arange(size)
+            places[index] = (index + 1) % size
+            torch.set_rng_state(state)
+            self._forward(other, example.at(places))
+            for before, after in zip(recorder.uses, other.uses, strict=True):
+                if len(left[before.key]) > 1 and before.output is not None:
+                    assert after.output is not None
+                    if before.output.shape == after.output.shape:
+                        _narrow(left, before, before.output != after.output, index)
+        unsure = [key[0] for key, layouts in left.items() if len(layouts) > 1]
+        if unsure:
+            raise NotFollowed(f"made-up examples do not tell which part of {unsure} is whose")
+
+
+def _narrow(left: dict[Key, list[Layout]], use: Use, touched: Tensor, index: int) -> None:
+    """Keep the layouts of a use in which nothing but one example is touched."""
+    kept = []
+    for layout in left[use.key]:
+        owners = layout.arrange(touched, use.examples, use.tail).flatten(1).any(dim=1)
+        owners[index] = False
+        if not bool(owners.any()):
+            kept.append(layout)
+    left[use.key] = kept
+
+
+def _spread_otherwise(spread: dict[Key, Layout]) -> bool:
+    """Try new dimensions where those of one were replaced; return whether there were any."""
+    instead = [key for key, layout in spread.items() if layout.spread == "instead"]
+    spread.update({key: Layout(spread="new") for key in instead})
+    return bool(instead)
+
+
+def _record_bytes(recorder: Recorder) -> int:
+    """Return about how many bytes the records of one example take, with copies made of them."""
+    kept = sum(v.numel() * v.element_size() for use in recorder.uses for v, _ in use.inputs)
+    kept += sum(8 * use.shape.numel() for use in recorder.uses)
+    kept += sum(copy.numel() * copy.element_size() for _, copy in recorder.copies)
+    return 4 * kept // recorder.examples
+
+
+def _pieces(model: nn.Module, parameters: Parameters) -> dict[int, tuple[str, Piece]]:
+    named = dict(model.named_parameters(remove_duplicate=False))
+    pieces, offset = {}, 0
+    for name, shape in zip(parameters.layout.names, parameters.layout.shapes, strict=True):
+        stride = torch.empty(shape, device="meta").stride()
+        pieces[id(named[name])] = name, Piece(offset, tuple(shape), stride)
+        offset += shape.numel()
+    return pieces
+
+
+def _shrinks(shape: torch.Size, fewer: torch.Size | None, dimension: int, size: int) -> bool:
+    """Return whether a dimension is in proportion to the number of examples."""
+    if fewer is None or len(shape) != len(fewer):
+        return False
+    return shape[dimension] * (size - 1) == fewer[dimension] * size
+
+
+def _compacted(contributions: list[Contribution]) -> list[Contribution]:
+    """Replace factors by gradients where that saves work, within the memory that factors take."""
+    room = sum(each.factor_size for each in contributions if isinstance(each, Outer | Patches))
+    found = []
+    for each in contributions:
+        if isinstance(each, Outer | Patches):
+            small = each.compact(room)
+            room -= 0 if small is each else small.factor_size
+            each = small
+        found.append(each)
+    return found

@@ -1,0 +1,462 @@
+"""What a forward and a backward pass say about per-example gradients.
+
+While a model runs, every torch function that is given a trainable parameter is seen here. A rule
+runs it with the parameter as a constant and notes its input; the gradient of its output arrives in
+the backward pass. Together these are the per-example gradients in factors, so that autograd never
+computes a gradient of a parameter. A use without a rule is noted too, by name: nothing passes
+unseen, and what is not recorded is not in the sum either, so that the clip norm bounds whatever is.
+"""
+
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from types import FrameType
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call, vmap
+from torch.nn.modules.transformer import _detect_is_causal_mask
+from torch.overrides import TorchFunctionMode
+from torch.utils._pytree import tree_leaves, tree_map
+
+from privada.clipping.contributions import Contribution, Piece, Whole
+
+Key = tuple[str, int]
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Where the examples are in a tensor: its first dimension, alone or outermost in a product
+    with others; another dimension; or innermost in the first. `spread` says that the operation was
+    given something that no example owns, and is run once for each: in a new first dimension, or
+    instead of a first dimension of one.
+    """
+
+    dimension: int = 0
+    innermost: bool = False
+    spread: Literal["", "new", "instead"] = ""
+
+    def arrange(self, values: Tensor, examples: int, tail: int) -> Tensor:
+        """Return values as (examples, positions, *tail), `tail` trailing dimensions untouched."""
+        rest = values.shape[values.ndim - tail :]
+        if examples > 1 and self.innermost:
+            values = values.reshape(-1, examples, *values.shape[1:]).movedim(1, 0)
+        elif examples > 1 and self.dimension:
+            values = values.movedim(self.dimension, 0)
+        if values.ndim == tail + 2 and values.shape[0] == examples:
+            return values
+        return (
+            values.reshape(examples, -1, *rest)
+            if values.numel()
+            else values.new_zeros((examples, 0, *rest))
+        )
+
+
+FIRST = Layout()
+
+
+def candidates(shape: torch.Size, examples: int, tail: int) -> list[Layout]:
+    """Return the layouts that a shape allows, for two examples or more."""
+    lead = len(shape) - tail
+    if lead < 1:
+        return []
+    found = []
+    if shape[0] and shape[0] % examples == 0:
+        found.append(FIRST)
+        if shape[0] > examples:
+            found.append(Layout(innermost=True))
+    return found + [Layout(d) for d in range(1, lead) if shape[d] and shape[d] % examples == 0]
+
+
+# Reading a value in the middle of a batch lets one example decide what is done with another.
+_READS = frozenset(
+    {
+        Tensor.item,
+        Tensor.tolist,
+        Tensor.numpy,
+        Tensor.__array__,
+        Tensor.__bool__,
+        Tensor.__float__,
+        Tensor.__int__,
+        Tensor.__index__,
+        Tensor.__contains__,
+        Tensor.is_nonzero,
+        Tensor.equal,
+        Tensor.allclose,
+        torch.is_nonzero,
+        torch.equal,
+        torch.allclose,
+    }
+)
+
+
+# torch's own layers read the number of examples, and whether a mask is the causal one.
+_READERS = frozenset(
+    function.__code__
+    for function in (
+        nn.RNNBase.get_expected_hidden_size,
+        nn.LSTM.get_expected_cell_size,
+        _detect_is_causal_mask,
+    )
+)
+_PACKED = frozenset(
+    getattr(torch._VF, name)
+    for name in ("lstm", "gru", "rnn_tanh", "rnn_relu", "_pad_packed_sequence")
+)
+
+
+_SHAPES = frozenset({"__get__", "dim", "size"})
+
+
+def _harmless(frame: FrameType) -> bool:
+    return frame.f_code in _READERS
+
+
+class NotFollowed(Exception):
+    """A model, or a batch, that the rules cannot follow."""
+
+
+@dataclass(eq=False)
+class Use:
+    """One operation on parameters: what it was given, and later the gradient of its output."""
+
+    key: Key
+    examples: int
+    layout: Layout | None
+    tail: int
+    build: Callable[["Use"], Iterable[Contribution]]
+    stack: tuple[str, ...] = ()
+    shape: torch.Size = field(default_factory=torch.Size)
+    lead: torch.Size = field(default_factory=torch.Size)
+    output: Tensor | None = None
+    gradient: Tensor | None = None
+    inputs: tuple[tuple[Tensor, int], ...] = ()
+
+    def note(self, *inputs: Tensor) -> None:
+        """Keep inputs until the backward pass, and their versions."""
+        self.inputs = tuple((values, values._version) for values in inputs)
+
+    def given(self) -> tuple[Tensor, ...]:
+        """Return the inputs, unless they were changed in place since."""
+        for values, version in self.inputs:
+            if values._version != version:
+                raise NotFollowed(f"the input that {self.key[0]!r} saw is changed in place later")
+        return tuple(values.detach() for values, _ in self.inputs)
+
+    def arrange(self, values: Tensor, tail: int) -> Tensor:
+        """Return values as (examples, positions, *tail)."""
+        if self.layout is None:
+            raise NotFollowed(f"no layout is known for use {self.key}")
+        return self.layout.arrange(values, self.examples, tail)
+
+    def contributions(self) -> list[Contribution]:
+        """Return what the use contributes to the gradients; nothing if it did not matter."""
+        return [] if self.gradient is None else list(self.build(self))
+
+
+class _Tap(torch.autograd.Function):
+    """The identity; its backward pass notes the gradient."""
+
+    @staticmethod
+    def forward(ctx: Any, anchor: Tensor, values: Tensor, use: Use) -> Tensor:
+        ctx.use = use
+        ctx.mark_dirty(values)
+        return values
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[None, Tensor, None]:
+        ctx.use.gradient = gradient.reshape(ctx.use.shape)
+        return None, gradient, None
+
+
+Rule = Callable[..., Any]
+
+
+@dataclass(frozen=True)
+class Unknown:
+    """A use of a parameter that no rule knows, and the modules that were running."""
+
+    name: str
+    function: str
+    stack: tuple[str, ...]
+
+
+class Recorder(TorchFunctionMode):
+    """Notes every use of trainable parameters while it is entered."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        pieces: dict[int, tuple[str, Piece]],
+        rules: dict[Any, Rule],
+        layouts: dict[Key, Layout],
+        whole_modules: frozenset[str],
+        examples: int,
+        asking: bool = False,
+    ) -> None:
+        super().__init__()
+        self._model, self._rules = model, rules
+        self._pieces = dict(pieces)
+        self._views: list[Tensor] = []  # kept alive, so that their ids stay theirs
+        self._layouts, self._whole, self.asking = layouts, whole_modules, asking
+        self._paused = 0
+        self._counts: Counter[str] = Counter()
+        self.examples = examples
+        self.anchor = torch.zeros((), requires_grad=True)
+        self.uses: list[Use] = []
+        self.unknown: list[Unknown] = []
+        self.copies: list[tuple[Piece, Tensor]] = []
+        self.stack: list[str] = []
+        self.batched_modules: set[str] = set()
+        self.packings: list[Any] = []
+        self._packed: dict[int, Tensor] = {}
+
+    # ------------------------------------------------------------------ seeing
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        """Run a torch function, by its rule if it is given a trainable parameter."""
+        kwargs = kwargs or {}
+        if self.examples > 1 and func in _READS and not _harmless(sys._getframe(1)):
+            raise NotFollowed(f"it reads values in the middle of a batch ({func.__name__})")
+        if self._packed and self.examples > 1:
+            self._refuse_packed(func, args)
+        if func is torch._VF._pack_padded_sequence:
+            return self.packed(func(*args, **kwargs))
+        if self._paused or not torch.is_grad_enabled():
+            return func(*args, **kwargs)
+        name = self._tracked_in(args) or self._tracked_in(kwargs.values())
+        if name is None:
+            return func(*args, **kwargs)
+        rule = self._rules.get(func)
+        if rule is not None:
+            result = rule(self, *args, **kwargs)
+            if result is not NotImplemented:
+                return result
+        result = func(*args, **kwargs)
+        if result is None:  # x[...] = p
+            self.unknown.append(Unknown(name, func.__name__, tuple(self.stack)))
+        for value in result if isinstance(result, (tuple, list)) else (result,):
+            self._track_view(value, args, name, func)
+        return result
+
+    def _tracked_in(self, values: Iterable[Any]) -> str | None:
+        for value in values:
+            if isinstance(value, Tensor):
+                found = self._pieces.get(id(value))
+                if found is not None:
+                    return found[0]
+            elif isinstance(value, (list, tuple)):
+                inner = self._tracked_in(value)
+                if inner is not None:
+                    return inner
+        return None
+
+    def _track_view(self, value: Any, args: tuple[Any, ...], name: str, func: Any) -> None:
+        """Follow a view of a parameter; note any other result that depends on one as unknown."""
+        if not isinstance(value, Tensor) or not value.requires_grad or id(value) in self._pieces:
+            return
+        base = next((a for a in args if isinstance(a, Tensor) and id(a) in self._pieces), None)
+        if base is not None and _is_view(value, base, self._pieces[id(base)][1]):
+            name, piece = self._pieces[id(base)]
+            offset = piece.offset + int(value.storage_offset() - base.storage_offset())
+            self._pieces[id(value)] = name, Piece(offset, tuple(value.shape), value.stride())
+            self._views.append(value)
+            return
+        words = getattr(func, "__name__", str(func))
+        self.unknown.append(Unknown(name, words, tuple(self.stack)))
+
+    def packed(self, results: Any) -> Any:
+        """Return results of which the first has packed rows: its shape does not tell examples."""
+        self._packed[id(results[0])] = results[0]
+        return results
+
+    def _refuse_packed(self, func: Any, args: tuple[Any, ...]) -> None:
+        """Raise if packed rows are given to anything but a recurrent layer or the unpacking."""
+        given = any(id(value) in self._packed for value in args)
+        if given and func not in _PACKED and getattr(func, "__name__", "") not in _SHAPES:
+            raise NotFollowed(f"it works on packed rows ({func.__name__})")
+
+    @contextmanager
+    def seeing(self) -> Iterator[None]:
+        """See the torch functions that a rule calls, too."""
+        with self:
+            yield
+
+    # ------------------------------------------------------------------ noting
+
+    def piece(self, value: Any) -> Piece | None:
+        """Return the piece that a tensor is, None if it is no trainable parameter."""
+        found = self._pieces.get(id(value))
+        return None if found is None else found[1]
+
+    def constant(self, value: Any) -> Any:
+        """Return a parameter cut off from autograd; anything else as it is."""
+        return value.detach() if id(value) in self._pieces else value
+
+    def use(
+        self, values: Iterable[Any], tail: int, build: Callable[[Use], Iterable[Contribution]]
+    ) -> Use:
+        """Return a new use of the first parameter among `values`."""
+        name = next(self._pieces[id(v)][0] for v in values if id(v) in self._pieces)
+        key = name, self._counts[name]
+        self._counts[name] += 1
+        layout = self._layouts.get(key)
+        if self.examples == 1:
+            layout = layout or FIRST
+        elif layout is None and not self.asking:
+            raise NotFollowed(f"{name!r} is used more often than on made-up examples")
+        use = Use(key, self.examples, layout, tail, build, tuple(self.stack))
+        self.uses.append(use)
+        return use
+
+    def tap(self, values: Tensor, use: Use) -> Tensor:
+        """Return values as they are, and note the gradient that comes back to them in `use`."""
+        use.shape = values.shape
+        if values._is_view():  # the tap changes what it is given, which a view does not survive
+            base = values._base
+            assert base is not None
+            plain = base.is_contiguous() and values.is_contiguous()
+            values = base if plain and base.numel() == values.numel() else values.clone()
+        tapped: Tensor = _Tap.apply(self.anchor, values, use)  # type: ignore[no-untyped-call]
+        tapped = tapped if tapped.shape == use.shape else tapped.view(use.shape)
+        if self.asking:
+            use.output = tapped.detach().clone()
+        return tapped
+
+    def spread(self, use: Use, values: Tensor, tail: int) -> Tensor:
+        """Return one copy of the values for each example, if no example owns them."""
+        use.lead = values.shape[: values.ndim - tail]
+        if use.layout is None or not use.layout.spread:
+            return values
+        if use.layout.spread == "instead":
+            values = values[0]
+        return values.expand(self.examples, *values.shape)
+
+    # ------------------------------------------------------------------ running
+
+    @contextmanager
+    def recording(self) -> Iterator["Recorder"]:
+        """Enter the recorder, with the modules that have no rule run example by example."""
+        handles: list[Any] = []
+        patched: list[nn.Module] = []
+        try:
+            for name, module in self._model.named_modules():
+                if name in self._whole:
+                    module.forward = self._by_example(module)
+                    patched.append(module)
+                if self.asking:
+                    enter = self._enter(name)
+                    handles.append(module.register_forward_pre_hook(enter, with_kwargs=True))
+                    handles.append(module.register_forward_hook(self._leave, always_call=True))
+                if isinstance(module, nn.RNNBase):
+                    note = self._note_packing
+                    handles.append(module.register_forward_pre_hook(note, with_kwargs=True))
+            with self:
+                yield self
+        finally:
+            for handle in handles:
+                handle.remove()
+            for module in patched:
+                del module.forward
+
+    def _enter(self, name: str) -> Callable[[nn.Module, Any, Any], None]:
+        def hook(module: nn.Module, args: Any, kwargs: Any) -> None:
+            self.stack.append(name)
+            given = [v for v in tree_leaves((args, kwargs)) if isinstance(v, Tensor)]
+            if given and all(_batched(value, self.examples) for value in given):
+                self.batched_modules.add(name)
+
+        return hook
+
+    def _leave(self, module: nn.Module, inputs: Any, output: Any) -> None:
+        self.stack.pop()
+
+    def _note_packing(self, module: nn.Module, inputs: Any, named: Any) -> None:
+        packed = inputs[0] if inputs else named.get("input")
+        if isinstance(packed, nn.utils.rnn.PackedSequence):
+            self.packings.append(packed.unsorted_indices)
+
+    def _by_example(self, module: nn.Module) -> Callable[..., Any]:
+        """Return a forward pass in which every example has its own copy of the parameters."""
+        pieces = {
+            inner: (parameter, piece)
+            for inner, parameter in module.named_parameters()
+            if (piece := self.piece(parameter)) is not None
+        }
+
+        def forward(*args: Any, **kwargs: Any) -> Any:
+            self._paused += 1
+            del module.forward
+            try:
+                copies = {
+                    inner: parameter.detach()
+                    .expand(self.examples, *parameter.shape)
+                    .requires_grad_()
+                    for inner, (parameter, _) in pieces.items()
+                }
+                fixed = {
+                    inner: value.detach()
+                    for inner, value in module.named_parameters()
+                    if inner not in pieces
+                } | dict(module.named_buffers())
+                in_dims = tree_map(
+                    lambda v: 0 if isinstance(v, Tensor) and _batched(v, self.examples) else None,
+                    (args, kwargs),
+                )
+
+                def one(own: dict[str, Tensor], args: Any, kwargs: Any) -> Any:
+                    args, kwargs = _lifted(args, in_dims[0]), _lifted(kwargs, in_dims[1])
+                    out = functional_call(module, (own, fixed), args, kwargs)
+                    return tree_map(lambda v: v.squeeze(0) if isinstance(v, Tensor) else v, out)
+
+                result = vmap(one, in_dims=(0, *in_dims), randomness="different")(
+                    copies, args, kwargs
+                )
+            finally:
+                module.forward = forward
+                self._paused -= 1
+            self.copies += [(pieces[inner][1], copy) for inner, copy in copies.items()]
+            return result
+
+        return forward
+
+
+def _batched(value: Tensor, examples: int) -> bool:
+    return value.ndim > 0 and value.shape[0] == examples
+
+
+def _lifted(values: Any, in_dims: Any) -> Any:
+    """Give the tensors that were mapped over a batch of one."""
+    leaves, dims = tree_leaves(values), tree_leaves(in_dims, is_leaf=lambda v: v is None)
+    lifted = iter(v.unsqueeze(0) if d == 0 else v for v, d in zip(leaves, dims, strict=True))
+    return tree_map(lambda _: next(lifted), values)
+
+
+def _is_view(value: Tensor, base: Tensor, piece: Piece) -> bool:
+    """Return whether a tensor shares its base's memory and has each coordinate at most once."""
+    if value.untyped_storage().data_ptr() != base.untyped_storage().data_ptr():
+        return False
+    if value.dtype != base.dtype or base.stride() != piece.stride:
+        return False
+    reach = 0  # of the dimensions so far; the next must step over it
+    for step, size in sorted(zip(value.stride(), value.shape, strict=True)):
+        if size > 1 and step <= reach:
+            return False
+        reach += step * (size - 1)
+    return True
+
+
+def whole_contributions(
+    copies: list[tuple[Piece, Tensor]], gradients: Iterable[Tensor | None]
+) -> list[Contribution]:
+    """Return the contributions of modules that ran example by example."""
+    return [
+        Whole(piece, gradient)
+        for (piece, _), gradient in zip(copies, gradients, strict=True)
+        if gradient is not None
+    ]

@@ -1,0 +1,108 @@
+"""The reference engine: per-example gradients of any model, materialised.
+
+It makes one gradient per example, a chunk at a time. The engine of one pass is held to it.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call, grad, vmap
+from torch.utils._pytree import tree_map
+
+from privada.clipping.batch import Batch, call
+from privada.clipping.losses import Loss, one_example
+from privada.core.tensors import Parameters
+from privada.core.validation import positive
+from privada.core.values import ClippedSum
+from privada.geometry import Whitening
+
+# What one chunk's per-example gradients may take, with the copies made of them.
+_CHUNK_BYTES = 1 << 28
+
+
+class PerExampleEngine:
+    """Per-example gradients, materialised a chunk at a time, then whitened, clipped and summed.
+
+    Guarantee: each example's loss is computed by itself, so no example can reach another's
+    gradient; each part of the sum has a norm of at most `clip`; an example whose gradient is not
+    finite counts as zero.
+
+    Edge cases: an empty batch gives zero. A batch of any size is worked through in chunks.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        loss: Loss,
+        parameters: Parameters,
+        how: str,
+        chunk_bytes: int = _CHUNK_BYTES,
+    ) -> None:
+        self._model, self._loss, self._parameters = model, loss, parameters
+        self._gradients = self._by_vmap if how == "vmap" else self._by_loop
+        width = torch.finfo(parameters.dtype).bits // 8
+        self._chunk = max(1, chunk_bytes // (4 * width * parameters.size))
+
+    def _example_loss(
+        self,
+        trained: dict[str, Tensor],
+        fixed: dict[str, Tensor],
+        inputs: Any,
+        target: Any,
+    ) -> Tensor:
+        def module(*args: Any, **kwargs: Any) -> Any:
+            return functional_call(self._model, (trained, fixed), args, kwargs)
+
+        one = tree_map(lambda t: t.unsqueeze(0), (inputs, target))
+        return one_example(self._loss, call(module, one[0]), one[1])
+
+    def _state(self) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+        names = set(self._parameters.layout.names)
+        named = dict(self._model.named_parameters())
+        trained = {name: named[name].detach() for name in self._parameters.layout.names}
+        fixed = {name: p.detach() for name, p in named.items() if name not in names}
+        return trained, fixed | dict(self._model.named_buffers())
+
+    def _by_vmap(self, batch: Batch) -> Tensor:
+        one = grad(self._example_loss)
+        many = vmap(one, in_dims=(None, None, 0, 0), randomness="different")
+        return self._rows(many(*self._state(), batch.inputs, batch.targets), batch.size)
+
+    def _by_loop(self, batch: Batch) -> Tensor:
+        trained, fixed = self._state()
+        rows = []
+        for example in batch.chunks(1):
+            leaves = {name: value.clone().requires_grad_() for name, value in trained.items()}
+            inputs, target = tree_map(lambda t: t[0], (example.inputs, example.targets))
+            value = self._example_loss(leaves, fixed, inputs, target)
+            parts = torch.autograd.grad(
+                value, list(leaves.values()), allow_unused=True, materialize_grads=True
+            )
+            rows.append(torch.cat([part.to_dense().reshape(-1) for part in parts]))
+        return torch.stack(rows)
+
+    def _rows(self, named: dict[str, Tensor], size: int) -> Tensor:
+        return torch.cat(
+            [named[name].reshape(size, -1) for name in self._parameters.layout.names], dim=1
+        )
+
+    def clipped_sum(self, batch: Batch | None, whitening: Whitening, clip: float) -> ClippedSum:
+        """Return the sum of the whitened, clipped per-example gradients; zero for None."""
+        positive("clip", clip)
+        parameters = self._parameters
+        total = torch.zeros(parameters.size, dtype=parameters.dtype, device=parameters.device)
+        for chunk in batch.chunks(self._chunk) if batch is not None else ():
+            rows = self._gradients(chunk).detach()
+            if whitening.shift is not None:
+                rows = rows - whitening.shift
+            if whitening.scale is not None:
+                rows = rows / whitening.scale
+            norms = torch.linalg.vector_norm(rows, dim=1, dtype=torch.float64)
+            finite = torch.isfinite(norms)
+            if not bool(finite.all()):
+                rows = torch.where(finite[:, None], rows, 0.0)
+                norms = torch.where(finite, norms, 0.0)
+            factors = (clip / norms.clamp(min=clip)).to(rows.dtype)
+            total += factors @ rows
+        return ClippedSum(total, clip)

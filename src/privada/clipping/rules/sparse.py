@@ -1,0 +1,75 @@
+"""Linear layers on sparse rows, which stay sparse up to the clipped sum."""
+
+import torch
+from torch import Tensor
+
+from privada.clipping.contributions import Piece, Weights, row_squares
+
+
+def _entries(rows: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the example, the column and the value of each entry of a CSR matrix."""
+    starts = rows.crow_indices()
+    examples = torch.arange(len(starts) - 1, device=starts.device)
+    return (
+        torch.repeat_interleave(examples, starts.diff()),
+        rows.col_indices(),
+        rows.values(),
+    )
+
+
+def sparse_linear(rows: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """Return x W^T + b for a CSR matrix x."""
+    examples, columns, values = _entries(rows)
+    picked = weight.t()[columns] * values[:, None]
+    out = torch.zeros((rows.shape[0], weight.shape[0]), dtype=weight.dtype, device=rows.device)
+    out.index_add_(0, examples, picked)
+    return out if bias is None else out + bias
+
+
+class SparseOuter:
+    """Gradients b^T a of a matrix (m, n), where a are rows of a CSR matrix."""
+
+    def __init__(self, piece: Piece, rows: Tensor, outputs: Tensor) -> None:
+        self.piece, self._outputs = piece, outputs
+        self._examples, self._columns, self._values = _entries(rows)
+
+    def _gathered(self, each: Tensor) -> Tensor:
+        shape = (len(self._outputs), *each.shape[1:])
+        total = torch.zeros(shape, dtype=torch.float64, device=each.device)
+        return total.index_add_(0, self._examples, each.double())
+
+    def squared_norms(self, weights: Weights | None) -> Tensor:
+        """Return each example's weighted squared norm."""
+        squares = self._values.double() ** 2
+        if weights is None:
+            return row_squares(self._outputs) * self._gathered(squares)
+        columns = weights.of(self.piece).squares.t()[self._columns].double()
+        found = self._gathered(columns * squares[:, None])
+        return (found * self._outputs.double() ** 2).sum(dim=1)
+
+    def products(self, flat: Tensor) -> Tensor:
+        """Return each example's inner product with the piece of `flat`."""
+        moved = self.piece.of(flat).t()[self._columns] * self._values[:, None]
+        return (self._gathered(moved) * self._outputs).sum(dim=1)
+
+    def add_to(self, flat: Tensor, factors: Tensor) -> None:
+        """Add the weighted sum of the gradients."""
+        scaled = (self._outputs * factors[:, None])[self._examples] * self._values[:, None]
+        self.piece.of(flat).t().index_add_(0, self._columns, scaled)
+
+    def materialise(self, start: int, stop: int) -> Tensor:
+        """Return the gradients of some examples."""
+        here = (self._examples >= start) & (self._examples < stop)
+        columns = self.piece.shape[1]
+        dense = torch.zeros(
+            (stop - start, columns), dtype=self._values.dtype, device=self._values.device
+        )
+        dense.index_put_(
+            (self._examples[here] - start, self._columns[here]), self._values[here], accumulate=True
+        )
+        return self._outputs[start:stop, :, None] * dense[:, None, :]
+
+    def drop(self, kept: Tensor) -> None:
+        """Make some examples' gradients zero."""
+        self._outputs = torch.where(kept[:, None], self._outputs, 0.0)
+        self._values = torch.where(kept[self._examples], self._values, 0.0)

@@ -1,0 +1,53 @@
+"""Tables of rows that are looked up by number."""
+
+from collections.abc import Iterable
+from typing import Any
+
+from torch import Tensor
+from torch.nn import functional
+
+from privada.clipping.contributions import Contribution, Piece, Rows
+from privada.clipping.recording import Recorder, Rule, Use
+from privada.core.errors import ModelError
+
+
+def embedding(
+    recorder: Recorder,
+    input: Tensor,
+    weight: Any,
+    padding_idx: int | None = None,
+    max_norm: float | None = None,
+    norm_type: float = 2.0,
+    scale_grad_by_freq: bool = False,
+    sparse: bool = False,
+) -> Any:
+    """y = W[x]."""
+    if max_norm is not None or scale_grad_by_freq:
+        raise ModelError(
+            f"Expected an embedding without max_norm and scale_grad_by_freq, got "
+            f"max_norm={max_norm}, scale_grad_by_freq={scale_grad_by_freq}: the first changes the "
+            "table outside the release, the second lets examples change each other's gradients. "
+            "Leave them out."
+        )
+    piece = recorder.piece(weight)
+    if piece is None:
+        return NotImplemented
+    use = recorder.use((weight,), 1, _build(piece, padding_idx))
+    tokens = recorder.spread(use, input.long(), 0)
+    use.note(tokens)
+    return recorder.tap(functional.embedding(tokens, recorder.constant(weight)), use)
+
+
+def _build(piece: Piece, padding: int | None) -> Any:
+    def build(use: Use) -> Iterable[Contribution]:
+        assert use.gradient is not None
+        tokens = use.arrange(use.given()[0], 0)
+        outputs = use.arrange(use.gradient, 1)
+        if padding is not None:
+            outputs = outputs * (tokens != padding % piece.shape[0]).unsqueeze(2)
+        yield Rows(piece, tokens, outputs)
+
+    return build
+
+
+RULES: dict[Any, Rule] = {functional.embedding: embedding}
