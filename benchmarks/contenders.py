@@ -12,6 +12,7 @@ from privada.clipping import Batch, make_engine
 from privada.core.tensors import Parameters
 from privada.geometry import Whitening
 from privada.noise import GaussianNoise
+from privada.updates import sgd
 
 CLIP, NOISE, RATE = 1.0, 1.0, 1e-3
 Step = Callable[[], object]
@@ -50,11 +51,12 @@ def _privada(case: Case, general: bool) -> Step:
     engine = make_engine("one-pass", model, case.loss, parameters, next(batch.chunks(3)))
     scale = 0.5 + torch.rand(parameters.size) if general else None
     whitening, noise, size = Whitening(scale, None), GaussianNoise(), len(targets)
+    rule = sgd()
 
     def step() -> None:
         clipped = engine.clipped_sum(batch, whitening, CLIP)
-        release = noise.release(clipped, NOISE, size)
-        parameters.add_(release.value.mul_(-RATE / size))
+        change, _ = rule.update(noise.release(clipped, NOISE, size), {}, parameters, RATE)
+        parameters.add_(change)
 
     return step
 

@@ -118,6 +118,10 @@ class Parameters:
         """The device that the parameters are on."""
         return self._tensors[0].device
 
+    def zeros(self) -> Tensor:
+        """Return a vector of zeros with an entry for each coordinate."""
+        return torch.zeros(self.size, dtype=self.dtype, device=self.device)
+
     def read(self) -> Tensor:
         """Return a copy of the parameters as one vector."""
         return torch.cat([p.detach().reshape(-1) for p in self._tensors])

@@ -38,6 +38,14 @@ def probability(name: str, value: Any, remedy: str = "") -> float:
     return number
 
 
+def fraction(name: str, value: Any, remedy: str = "") -> float:
+    """Return `value` as a float in [0, 1)."""
+    number = real(name, value, remedy)
+    if not 0 <= number < 1:
+        raise _fail(name, value, "in [0, 1)", remedy)
+    return number
+
+
 def rate(name: str, value: Any, remedy: str = "") -> float:
     """Return `value` as a float in (0, 1]."""
     number = real(name, value, remedy)

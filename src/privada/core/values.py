@@ -61,10 +61,20 @@ class Release:
     @property
     def gradient(self) -> Tensor:
         """The released estimate of the average gradient, restored where the geometry says so."""
-        mean = self.value / self.batch_size
+        return self.times(1.0)
+
+    def times(self, factor: float) -> Tensor:
+        """Return a multiple of `gradient`, in one pass over it."""
+        mean = self.value * (factor / self.batch_size)
         if self.scale is not None:
-            mean = mean * self.scale
-        return mean if self.shift is None else mean + self.shift
+            mean.mul_(self.scale)
+        return mean if self.shift is None else mean.add_(self.shift, alpha=factor)
+
+    @property
+    def gradient_std(self) -> Tensor | float:
+        """The standard deviation of the noise in each coordinate of `gradient`."""
+        std = self.noise_std / self.batch_size
+        return std if self.scale is None else std * self.scale
 
     def restored(self, scale: Tensor | None, shift: Tensor | None) -> "Release":
         """Return this release with the scale and shift that undo the whitening."""

@@ -1,12 +1,30 @@
 """The named methods: each a short file of parts put together."""
 
 from privada.core.validation import one_of
+from privada.methods.dp_adagrad import DPAdaGrad
+from privada.methods.dp_adam import DPAdam
+from privada.methods.dp_adam_wosm import DPAdamWOSM
+from privada.methods.dp_momentum import DPMomentum
+from privada.methods.dp_rmsprop import DPRMSProp
 from privada.methods.dp_sgd import DPSGD
 from privada.methods.method import Method, Parts
 
-_METHODS: dict[str, type[Method]] = {method.name: method for method in (DPSGD,)}
+_METHODS: dict[str, type[Method]] = {
+    method.name: method for method in (DPSGD, DPMomentum, DPAdam, DPAdamWOSM, DPRMSProp, DPAdaGrad)
+}
 
-__all__ = ["DPSGD", "Method", "Parts", "get", "names"]
+__all__ = [
+    "DPSGD",
+    "DPAdaGrad",
+    "DPAdam",
+    "DPAdamWOSM",
+    "DPMomentum",
+    "DPRMSProp",
+    "Method",
+    "Parts",
+    "get",
+    "names",
+]
 
 
 def names() -> tuple[str, ...]:

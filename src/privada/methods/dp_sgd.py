@@ -33,7 +33,3 @@ class DPSGD(Method):
     def parts(self) -> Parts:
         """Return gradient descent on the releases, isotropic, with constant noise."""
         return Parts(rule=sgd(), controller=scheduled(self.lr))
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self.parts()

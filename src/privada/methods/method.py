@@ -55,6 +55,7 @@ class Method:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "clip", positive("clip", self.clip))
+        self.parts()  # which checks the rest
 
     def parts(self) -> Parts:
         """Return the parts."""

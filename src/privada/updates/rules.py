@@ -7,6 +7,7 @@ from typing import Any
 from torch import Tensor
 
 from privada.core.tensors import Parameters
+from privada.core.validation import fraction
 from privada.core.values import Release
 
 # Plain numbers, strings and tensors, so that a checkpoint can hold it without code.
@@ -47,6 +48,29 @@ def sgd() -> Rule:
     def update(
         release: Release, state: State, parameters: Parameters, lr: float
     ) -> tuple[Tensor, State]:
-        return release.gradient * -lr, state
+        return release.times(-lr), state
 
     return Rule(lambda parameters: {}, update)
+
+
+def momentum(decay: float = 0.9) -> Rule:
+    """Return the heavy ball: m <- decay m + v, and the step is -lr m.
+
+    Edge cases: a decay of 0 is plain gradient descent.
+
+    Example:
+        >>> from privada.updates import momentum
+        >>> rule = momentum(decay=0.9)
+
+    Reference: Qian (1999), On the Momentum Term in Gradient Descent Learning Algorithms; as
+    DPMomentum in 001.
+    """
+    decay = fraction("decay", decay)
+
+    def update(
+        release: Release, state: State, parameters: Parameters, lr: float
+    ) -> tuple[Tensor, State]:
+        moment = decay * state["moment"] + release.gradient
+        return moment * -lr, {"moment": moment}
+
+    return Rule(lambda parameters: {"moment": parameters.zeros()}, update)

@@ -8,13 +8,10 @@ from privada.clipping.contributions import Piece, Weights, row_squares
 
 def _entries(rows: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Return the example, the column and the value of each entry of a CSR matrix."""
-    starts = rows.crow_indices()
-    examples = torch.arange(len(starts) - 1, device=starts.device)
-    return (
-        torch.repeat_interleave(examples, starts.diff()),
-        rows.col_indices(),
-        rows.values(),
-    )
+    starts, columns = rows.crow_indices(), rows.col_indices()
+    places = torch.arange(len(columns), device=starts.device)
+    examples = torch.searchsorted(starts, places, right=True) - 1
+    return examples, columns, rows.values()
 
 
 def sparse_linear(rows: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
