@@ -229,8 +229,8 @@ def load(data: Any, dtype: torch.dtype, device: torch.device) -> Records:
 def made_up(records: Records, size: int = 3) -> Batch:
     """Return examples of the records' shapes and types that contain nothing of theirs.
 
-    Shapes and types are taken from the first record and are public. Whole numbers become 0 and 1,
-    floats a fixed pattern.
+    Shapes and types are taken from the first record and are public. Whole numbers become 0 and 1, a
+    single one beside other inputs 1, floats a fixed pattern.
     """
     try:
         first = records.fetch(np.zeros(1, dtype=np.int64))
@@ -240,6 +240,8 @@ def made_up(records: Records, size: int = 3) -> Batch:
             f"first item cannot be read so ({type(error).__name__}). Return tensors, arrays or "
             "numbers from __getitem__."
         ) from error
+
+    several = isinstance(first.inputs, (tuple, list, dict)) and len(first.inputs) > 1
 
     def pattern(values: Tensor) -> Tensor:
         shape = (size, *values.shape[1:])
@@ -252,6 +254,8 @@ def made_up(records: Records, size: int = 3) -> Batch:
         steps = torch.arange(count, device=values.device)
         if values.is_floating_point():
             return ((steps * 0.7548776662).frac() - 0.5).to(values.dtype).view(shape)
+        if several and values.ndim == 1:  # a whole number beside other inputs may be a length
+            return torch.ones_like(steps).to(values.dtype)
         return ((steps * 0.7548776662).frac() * 2).to(values.dtype).view(shape)
 
     def zeros(values: Tensor) -> Tensor:

@@ -42,7 +42,7 @@ class Apply(nn.Module):
 
 
 def parameter(*shape):
-    return nn.Parameter(torch.randn(shape))
+    return nn.Parameter(0.5 * torch.randn(shape))
 
 
 # ---------------------------------------------------------------------- linear layers

@@ -9,6 +9,7 @@ bound on what was lost.
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import pairwise
 from typing import Protocol, Self
 
@@ -19,6 +20,8 @@ from torch import Tensor
 CHUNK_BYTES = 1 << 26
 # A block of squares that stays in the cache between the two operations on it.
 _CACHE_BYTES = 1 << 19
+# How many squares are added up in one go.
+_ROW, _COLUMNS = 2048, 1024
 # A block of gradients that does.
 _BLOCK_BYTES = 1 << 20
 
@@ -65,6 +68,17 @@ class PieceWeights:
     largest: float
     rows: Tensor | None = None
     columns: Tensor | None = None
+
+    @cached_property
+    def inverse(self) -> Tensor:
+        """The inverse scales."""
+        return self.squares.sqrt()
+
+    @cached_property
+    def bounds(self) -> tuple[Tensor, Tensor]:
+        """Factors of rows and columns whose products are not below the inverse scales."""
+        rows = self.inverse.amax(dim=1)
+        return rows, (self.inverse / rows[:, None]).amax(dim=0)
 
     @property
     def separable(self) -> bool:
@@ -143,8 +157,26 @@ def raised(sums: Tensor, dtype: torch.dtype, count: int, largest: float = 0.0) -
 
 def row_squares(values: Tensor) -> Tensor:
     """Return the squared norms of rows in float64, not below the true ones."""
-    norms: Tensor = torch.linalg.vector_norm(values, dim=1).double()
-    return raised(norms * norms, values.dtype, values.shape[1])
+    width = values.shape[1]
+    whole = width // _ROW * _ROW if width > 2 * _ROW else 0
+    norms: Tensor = torch.linalg.vector_norm(values[:, whole:], dim=1).double()
+    found = norms * norms
+    if whole:  # like numbers in a row add their roundings up, so no float32 sum is a long one
+        parts = torch.linalg.vector_norm(values[:, :whole].view(len(values), -1, _ROW), dim=2)
+        found += parts.double().square_().sum(dim=1)
+    return raised(found, values.dtype, width)
+
+
+def with_rounding(squares: Tensor, inputs: Tensor, outputs: Tensor, factor: float = 1.0) -> Tensor:
+    """Return squared norms of sums of products, not below those of the same sums made otherwise.
+
+    The clipped sum adds the products up in another order: where they cancel, what is left of them
+    is another rounding, in proportion to their sizes.
+    """
+    each = [torch.linalg.vector_norm(v.flatten(1), dim=1).double() for v in (inputs, outputs)]
+    rounding = 4 * torch.finfo(inputs.dtype).eps * factor * each[0] * each[1]
+    raised_norms: Tensor = squares.sqrt() + rounding
+    return raised_norms.square()
 
 
 def spans(count: int, bytes_each: int, most: int = CHUNK_BYTES) -> Iterator[tuple[int, int]]:
@@ -159,8 +191,7 @@ def weighted_squares(gradients: Tensor, weights: PieceWeights | None) -> Tensor:
     flat = gradients.reshape(len(gradients), -1)
     if weights is None:
         return row_squares(flat)
-    found = (flat * flat) @ weights.squares.reshape(-1)
-    return raised(found, flat.dtype, flat.shape[1], weights.largest)
+    return row_squares(flat * weights.inverse.reshape(-1))
 
 
 def _where(kept: Tensor, values: Tensor) -> Tensor:
@@ -267,12 +298,13 @@ class Outer:
             inputs, outputs = self.inputs[start:stop], self.outputs[start:stop].mT
             for top, bottom in spans(m, (stop - start) * width, _BLOCK_BYTES):
                 block = torch.bmm(outputs[:, top:bottom], inputs).flatten(1)
-                if weights is None:
-                    found[start:stop] += row_squares(block)
-                    continue
-                sums = block.mul_(block) @ weights.squares[top:bottom].reshape(-1)
-                found[start:stop] += raised(sums, block.dtype, block.shape[1], weights.largest)
-        return found
+                if weights is not None:
+                    block.mul_(weights.inverse[top:bottom].reshape(-1))
+                found[start:stop] += row_squares(block)
+        inputs, outputs = self.inputs, self.outputs
+        if weights is not None:
+            inputs, outputs = inputs * weights.bounds[1], outputs * weights.bounds[0]
+        return with_rounding(found, inputs, outputs)
 
     @staticmethod
     def _of_vectors(a: Tensor, b: Tensor, weights: PieceWeights | None) -> Tensor:
@@ -286,11 +318,13 @@ class Outer:
         narrow, wide, squares = b, a, weights.squares.t()
         if a.shape[1] < b.shape[1]:
             narrow, wide, squares = a, b, weights.squares
-        found = torch.empty(narrow.shape, dtype=a.dtype, device=a.device)
-        for start, stop in spans(len(wide), wide.shape[1] * wide.element_size(), _CACHE_BYTES):
-            part = wide[start:stop]
-            torch.mm(part * part, squares, out=found[start:stop])
-        sums = (found * narrow * narrow).sum(dim=1, dtype=torch.float64)
+        found = torch.zeros(narrow.shape, dtype=torch.float64, device=a.device)
+        for left in range(0, wide.shape[1], _COLUMNS):
+            part, below = wide[:, left : left + _COLUMNS], squares[left : left + _COLUMNS]
+            for start, stop in spans(len(wide), _COLUMNS * wide.element_size(), _CACHE_BYTES):
+                rows = part[start:stop]
+                found[start:stop] += torch.mm(rows * rows, below)
+        sums = (found * narrow * narrow).sum(dim=1)
         return raised(sums, a.dtype, wide.shape[1]) + lost
 
     def by_gram(self, weights: PieceWeights | None) -> Tensor:
@@ -303,7 +337,10 @@ class Outer:
                 a = a if weights.columns is None else a * weights.columns
                 b = b if weights.rows is None else b * weights.rows
             gram = torch.bmm(a, a.mT).mul_(torch.bmm(b, b.mT))
-            rounding = 2 * torch.finfo(a.dtype).eps * _sizes(a, b) ** 2
+            # what sums of like numbers lose goes with the products, the rest with the sizes
+            like = torch.linalg.vector_norm(gram.flatten(1), ord=1, dim=1).double()
+            like *= math.sqrt(a.shape[2]) + math.sqrt(b.shape[2])
+            rounding = torch.finfo(a.dtype).eps * (2 * _sizes(a, b) ** 2 + like)
             found.append(gram.sum(dim=(1, 2), dtype=torch.float64).clamp_(min=0) + rounding)
         lost = 2 * self.piece.size * torch.finfo(self.inputs.dtype).tiny
         return torch.cat(found) + lost * (1 + (0 if weights is None else weights.largest))

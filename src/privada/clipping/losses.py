@@ -75,7 +75,8 @@ def _quick(loss: Loss, output: Tensor, target: Any) -> Tensor | None:
     ):
         return None
     if kind in _ELEMENTWISE and output.shape == target.shape:
-        each = _ELEMENTWISE[kind](output, target, reduction="none").flatten(1)
+        each = _ELEMENTWISE[kind](output, target, reduction="none")
+        each = each.reshape(len(output), -1)
         return each.mean(dim=1) if reduction == "mean" else each.sum(dim=1)
     if kind in _CLASSES and output.ndim == target.ndim + 1 and target.dtype == torch.int64:
         ignored = getattr(loss, "ignore_index", -100)

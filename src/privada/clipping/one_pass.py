@@ -30,6 +30,7 @@ from privada.clipping.contributions import (
 from privada.clipping.losses import Loss, example_losses
 from privada.clipping.recording import (
     FIRST,
+    HALF,
     Key,
     Layout,
     NotFollowed,
@@ -71,17 +72,29 @@ class OnePassEngine:
         example: Batch,
         record_bytes: int = _RECORD_BYTES,
     ) -> None:
-        self._model, self._loss, self._parameters = model, loss, parameters
+        self.model, self._loss, self._parameters = model, loss, parameters
         self._reference = PerExampleEngine(model, loss, parameters, "loop")
         self._pieces = _pieces(model, parameters)
-        self._wholes = dict(self._pieces.values())
+        self._wholes = {name: piece for _, name, piece in self._pieces}
         self._names = [name for name, whole in self._wholes.items() if whole.size]
         self._starts = [self._wholes[name].offset for name in self._names]
         self._layouts: dict[Key, Layout] = {}
         self.whole_modules: frozenset[str] = frozenset()
-        self._weights: tuple[Whitening, Weights | None] | None = None
+        self.half = False  # whether autocast makes numbers short
+        self._weights: tuple[Tensor, int, Weights] | None = None
+        self._modules: list[tuple[str, nn.Module]] = []
         width = self._find_layouts(example)
+        self._modules = [
+            (name, module)
+            for name, module in model.named_modules()
+            if name in self.whole_modules or isinstance(module, nn.RNNBase)
+        ]
         self._chunk = max(1, record_bytes // max(1, width))
+
+    @property
+    def uses_parameters(self) -> bool:
+        """Whether any trainable parameter was used on made-up examples."""
+        return bool(self._layouts or self.whole_modules)
 
     # ------------------------------------------------------------------ passes
 
@@ -89,13 +102,16 @@ class OnePassEngine:
         self, examples: int, layouts: dict[Key, Layout], asking: bool = False
     ) -> Recorder:
         whole = self.whole_modules
-        return Recorder(self._model, self._pieces, RULES, layouts, whole, examples, asking)
+        modules = list(self.model.named_modules()) if asking else self._modules
+        # by identity, which a copy of the engine does not share with it
+        pieces = {id(parameter): (name, piece) for parameter, name, piece in self._pieces}
+        return Recorder(modules, pieces, RULES, layouts, whole, examples, asking)
 
     def _forward(self, recorder: Recorder, batch: Batch, expected: Tensor | None = None) -> Tensor:
         """Return the loss of each example."""
         with torch.enable_grad():
             with recorder.recording():
-                outputs = call(self._model, batch.inputs)
+                outputs = call(self.model, batch.inputs)
             if expected is not None and outputs.shape != expected.shape:
                 raise NotFollowed("its output changes its shape")
             return example_losses(self._loss, outputs, batch.targets)
@@ -107,12 +123,16 @@ class OnePassEngine:
             raise NotFollowed(f"a new use of {recorder.unknown[0].name!r}")
         copies = [copy for _, copy in recorder.copies]
         gradients: Iterable[Tensor | None] = [None] * len(copies)
-        if losses.requires_grad:
-            _, *gradients = torch.autograd.grad(
-                losses.sum(), [recorder.anchor, *copies], allow_unused=True
-            )
-        with torch.no_grad():
-            return self._by_parameter(recorder, gradients, batch.size)
+        with self._no_autocast():
+            if losses.requires_grad:
+                _, *gradients = torch.autograd.grad(
+                    losses.sum(), [recorder.anchor, *copies], allow_unused=True
+                )
+            with torch.no_grad():
+                return self._by_parameter(recorder, gradients, batch.size)
+
+    def _no_autocast(self) -> torch.autocast:
+        return torch.autocast(self._parameters.device.type, enabled=False)
 
     def _by_parameter(
         self, recorder: Recorder, gradients: Iterable[Tensor | None], examples: int
@@ -169,7 +189,7 @@ class OnePassEngine:
         clip: float,
     ) -> float:
         """Add a chunk's clipped sum, without the shift; return the sum of its clip factors."""
-        with torch.no_grad():
+        with torch.no_grad(), self._no_autocast():
             norms = self._norms(contributions, examples, whitening)
             finite = torch.isfinite(norms)
             if not bool(finite.all()):
@@ -180,6 +200,8 @@ class OnePassEngine:
                 for each in contributions:
                     each.drop(finite)
             factors = clip / norms.clamp(min=clip)
+            # below the smallest normal number a factor could be rounded up by much
+            factors = torch.where(factors < torch.finfo(total.dtype).tiny, 0.0, factors)
             kept = factors.to(total.dtype)
             for each in contributions:
                 each.add_to(total, kept)
@@ -226,10 +248,14 @@ class OnePassEngine:
         return norm
 
     def _weights_of(self, whitening: Whitening) -> Weights | None:
-        if self._weights is None or self._weights[0] is not whitening:
-            scale = whitening.scale
-            self._weights = whitening, None if scale is None else Weights(scale)
-        return self._weights[1]
+        scale = whitening.scale
+        if scale is None:
+            return None
+        kept = self._weights
+        # a scale that was changed in place is another one
+        if kept is None or kept[0] is not scale or kept[1] != scale._version:
+            kept = self._weights = scale, scale._version, Weights(scale)
+        return kept[2]
 
     # ------------------------------------------------------------------ finding out
 
@@ -241,41 +267,49 @@ class OnePassEngine:
         rule knows, or that stays without an owner, makes its module run example by example.
         """
         spread: dict[Key, Layout] = {}
+        otherwise: dict[Key, Layout] = {}
         with torch.no_grad():
             state = torch.get_rng_state()
-            expected = call(self._model, example.inputs)
+            expected = call(self.model, example.inputs)
         for _ in range(_MOST_ROUNDS):
             recorder = self._recorder(example.size, spread, asking=True)
             torch.set_rng_state(state)
             try:
                 losses = self._forward(recorder, example, expected)
             except Exception:
-                if not _spread_otherwise(spread):
+                if not otherwise:
                     raise
+                spread.update(otherwise)
+                otherwise.clear()
                 continue
             for unknown in recorder.unknown:
                 self._run_whole(recorder, unknown.stack, f"{unknown.name!r} in {unknown.function}")
             if recorder.unknown:
                 continue
-            left = self._by_gradients(recorder, losses, self._shapes(example, spread))
+            with self._no_autocast():
+                left = self._by_gradients(recorder, losses, self._shapes(example, spread))
             if any(len(layouts) > 1 for layouts in left.values()):
                 self._by_values(recorder, example, spread, state, left)
             lost = [use for use in recorder.uses if not left[use.key]]
             if not lost:
                 self._layouts = {key: layouts[0] for key, layouts in left.items()}
+                outputs = [use.output for use in recorder.uses if use.output is not None]
+                self.half = any(output.dtype in HALF for output in outputs)
                 return _record_bytes(recorder)
             for use in lost:
                 if use.key in spread:
                     self._run_whole(recorder, use.stack, repr(use.key[0]))
                 else:
-                    one = use.lead[:1] == (1,)
-                    spread[use.key] = Layout(spread="instead" if one else "new")
+                    ways = _ways_to_spread(use)
+                    spread[use.key] = ways[0]
+                    for way in ways[1:]:
+                        otherwise[use.key] = way
         raise NotFollowed("its layers do not keep their examples apart")
 
     def _run_whole(self, recorder: Recorder, stack: tuple[str, ...], words: str) -> None:
         """Let the innermost module that takes a batch run example by example."""
         around = [name for name in stack if name in recorder.batched_modules and name]
-        if not around or around[-1] in self.whole_modules:
+        if not around or around[-1] in recorder.whole_modules:
             raise NotFollowed(f"no rule knows the use of {words}")
         self.whole_modules |= {around[-1]}
 
@@ -359,11 +393,13 @@ def _narrow(left: dict[Key, list[Layout]], use: Use, touched: Tensor, index: int
     left[use.key] = kept
 
 
-def _spread_otherwise(spread: dict[Key, Layout]) -> bool:
-    """Try new dimensions where those of one were replaced; return whether there were any."""
-    instead = [key for key, layout in spread.items() if layout.spread == "instead"]
-    spread.update({key: Layout(spread="new") for key in instead})
-    return bool(instead)
+def _ways_to_spread(use: Use) -> list[Layout]:
+    """Return where copies for each example may go, the likelier place first."""
+    new, instead = Layout(spread="new"), Layout(spread="instead")
+    if use.lead[:1] != (1,):
+        return [new]
+    # (1, positions) is a batch of one, (1,) more likely one position
+    return [new, instead] if len(use.lead) == 1 else [instead, new]
 
 
 def _record_bytes(recorder: Recorder) -> int:
@@ -374,12 +410,13 @@ def _record_bytes(recorder: Recorder) -> int:
     return 4 * kept // recorder.examples
 
 
-def _pieces(model: nn.Module, parameters: Parameters) -> dict[int, tuple[str, Piece]]:
+def _pieces(model: nn.Module, parameters: Parameters) -> list[tuple[Tensor, str, Piece]]:
     named = dict(model.named_parameters(remove_duplicate=False))
-    pieces, offset = {}, 0
+    pieces: list[tuple[Tensor, str, Piece]] = []
+    offset = 0
     for name, shape in zip(parameters.layout.names, parameters.layout.shapes, strict=True):
         stride = torch.empty(shape, device="meta").stride()
-        pieces[id(named[name])] = name, Piece(offset, tuple(shape), stride)
+        pieces.append((named[name], name, Piece(offset, tuple(shape), stride)))
         offset += shape.numel()
     return pieces
 

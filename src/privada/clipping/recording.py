@@ -10,7 +10,7 @@ unseen, and what is not recorded is not in the sum either, so that the clip norm
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from types import FrameType
 from typing import Any, Literal
@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, vmap
 from torch.nn.modules.transformer import _detect_is_causal_mask
 from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
 from privada.clipping.contributions import Contribution, Piece, Whole
@@ -99,24 +100,74 @@ _READERS = frozenset(
     for function in (
         nn.RNNBase.get_expected_hidden_size,
         nn.LSTM.get_expected_cell_size,
+        nn.RNN.forward,
+        nn.GRU.forward,
+        nn.LSTM.forward,
         _detect_is_causal_mask,
     )
 )
-_PACKED = frozenset(
-    getattr(torch._VF, name)
-    for name in ("lstm", "gru", "rnn_tanh", "rnn_relu", "_pad_packed_sequence")
-)
+# Operations that hand values to the program, or make a shape or a place depend on them.
+_BY_VALUE = frozenset(
+    getattr(torch.ops.aten, name)
+    for name in (
+        "_local_scalar_dense", "item", "is_nonzero", "equal", "nonzero", "nonzero_numpy",
+        "argwhere", "masked_select", "masked_scatter", "masked_scatter_", "bincount", "_unique",
+        "_unique2", "unique_dim", "unique_consecutive", "unique_dim_consecutive",
+    )
+)  # fmt: skip
+_PACKED = frozenset(getattr(torch._VF, name) for name in ("lstm", "gru", "rnn_tanh", "rnn_relu"))
 
 
 _SHAPES = frozenset({"__get__", "dim", "size"})
 
 
-def _harmless(frame: FrameType) -> bool:
-    return frame.f_code in _READERS
+def _harmless(frame: FrameType | None, depth: int = 1) -> bool:
+    """Return whether one of the next functions on the stack is a layer that may read."""
+    while frame is not None and depth:
+        if frame.f_code in _READERS:
+            return True
+        frame, depth = frame.f_back, depth - 1
+    return False
 
 
 class NotFollowed(Exception):
     """A model, or a batch, that the rules cannot follow."""
+
+
+class _Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Refuses what reads values below torch's functions, or picks rows by them.
+
+    A row that is there only for some values does not tell whose it is by its place. Made-up
+    examples run under this; a model does not get to such operations later by itself.
+    """
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        name = func.overloadpacket
+        picks = name in _BY_VALUE or func is torch.ops.aten.repeat_interleave.Tensor
+        if name in (torch.ops.aten.index, torch.ops.aten.index_put, torch.ops.aten.index_put_):
+            picks = _picks_rows(*args[:3])
+        if picks and not _harmless(sys._getframe(1), 5):
+            raise NotFollowed(f"shapes or paths depend on its values ({name})")
+        return func(*args, **(kwargs or {}))
+
+
+def _picks_rows(values: Tensor, places: Iterable[Any], given: Tensor | None = None) -> bool:
+    """Return whether a mask decides how many rows are read, or which of them goes where."""
+    masks = [p for p in places if p is not None and p.dtype in (torch.bool, torch.uint8)]
+    if not masks or given is None:
+        return bool(masks)
+    left = values.ndim - sum(mask.ndim for mask in masks)
+    return given.ndim > left and given.shape[0] != 1
+
+
+HALF = (torch.bfloat16, torch.float16)
+
+
+def whole_precision(values: Tensor) -> Tensor:
+    """Return what autocast made short in float32, in which norms and sums are taken."""
+    return values.float() if values.dtype in HALF else values
 
 
 @dataclass(eq=False)
@@ -144,7 +195,7 @@ class Use:
         for values, version in self.inputs:
             if values._version != version:
                 raise NotFollowed(f"the input that {self.key[0]!r} saw is changed in place later")
-        return tuple(values.detach() for values, _ in self.inputs)
+        return tuple(whole_precision(values.detach()) for values, _ in self.inputs)
 
     def arrange(self, values: Tensor, tail: int) -> Tensor:
         """Return values as (examples, positions, *tail)."""
@@ -154,7 +205,10 @@ class Use:
 
     def contributions(self) -> list[Contribution]:
         """Return what the use contributes to the gradients; nothing if it did not matter."""
-        return [] if self.gradient is None else list(self.build(self))
+        if self.gradient is None:
+            return []
+        self.gradient = whole_precision(self.gradient)
+        return list(self.build(self))
 
 
 class _Tap(torch.autograd.Function):
@@ -189,7 +243,7 @@ class Recorder(TorchFunctionMode):
 
     def __init__(
         self,
-        model: nn.Module,
+        modules: list[tuple[str, nn.Module]],
         pieces: dict[int, tuple[str, Piece]],
         rules: dict[Any, Rule],
         layouts: dict[Key, Layout],
@@ -198,10 +252,10 @@ class Recorder(TorchFunctionMode):
         asking: bool = False,
     ) -> None:
         super().__init__()
-        self._model, self._rules = model, rules
-        self._pieces = dict(pieces)
+        self._modules, self._rules = modules, rules
+        self._pieces = pieces
         self._views: list[Tensor] = []  # kept alive, so that their ids stay theirs
-        self._layouts, self._whole, self.asking = layouts, whole_modules, asking
+        self._layouts, self.whole_modules, self.asking = layouts, whole_modules, asking
         self._paused = 0
         self._counts: Counter[str] = Counter()
         self.examples = examples
@@ -212,7 +266,7 @@ class Recorder(TorchFunctionMode):
         self.stack: list[str] = []
         self.batched_modules: set[str] = set()
         self.packings: list[Any] = []
-        self._packed: dict[int, Tensor] = {}
+        self._packed: dict[int, tuple[Tensor, int]] = {}
 
     # ------------------------------------------------------------------ seeing
 
@@ -223,10 +277,17 @@ class Recorder(TorchFunctionMode):
         kwargs = kwargs or {}
         if self.examples > 1 and func in _READS and not _harmless(sys._getframe(1)):
             raise NotFollowed(f"it reads values in the middle of a batch ({func.__name__})")
-        if self._packed and self.examples > 1:
-            self._refuse_packed(func, args)
+        if self._packed:
+            packed = next((self._packed[id(v)] for v in args if id(v) in self._packed), None)
+            if packed is not None:
+                return self._run_packed(func, args, kwargs, packed[1])
         if func is torch._VF._pack_padded_sequence:
-            return self.packed(func(*args, **kwargs))
+            result = func(*args, **kwargs)
+            self._packed[id(result[0])] = result[0], args[0].shape[1 if args[2] else 0]
+            return result
+        return self._run(func, args, kwargs)
+
+    def _run(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if self._paused or not torch.is_grad_enabled():
             return func(*args, **kwargs)
         name = self._tracked_in(args) or self._tracked_in(kwargs.values())
@@ -270,16 +331,25 @@ class Recorder(TorchFunctionMode):
         words = getattr(func, "__name__", str(func))
         self.unknown.append(Unknown(name, words, tuple(self.stack)))
 
-    def packed(self, results: Any) -> Any:
-        """Return results of which the first has packed rows: its shape does not tell examples."""
-        self._packed[id(results[0])] = results[0]
-        return results
+    def _run_packed(
+        self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], length: int
+    ) -> Any:
+        """Run a function of packed rows, whose examples their shape does not tell.
 
-    def _refuse_packed(self, func: Any, args: tuple[Any, ...]) -> None:
-        """Raise if packed rows are given to anything but a recurrent layer or the unpacking."""
-        given = any(id(value) in self._packed for value in args)
-        if given and func not in _PACKED and getattr(func, "__name__", "") not in _SHAPES:
-            raise NotFollowed(f"it works on packed rows ({func.__name__})")
+        They go to recurrent layers, and are unpacked to the length that they were packed from: the
+        longest of the batch would let an example's length be seen in the others' shapes.
+        """
+        if func is torch._VF._pad_packed_sequence:
+            unpack: Any = func
+            return unpack(*args[:4], max(args[4], length))
+        if func not in _PACKED and getattr(func, "__name__", "") not in _SHAPES:
+            if self.examples > 1:
+                raise NotFollowed(f"it works on packed rows ({func.__name__})")
+            return self._run(func, args, kwargs)
+        result = self._run(func, args, kwargs)
+        if func in _PACKED:
+            self._packed[id(result[0])] = result[0], length
+        return result
 
     @contextmanager
     def seeing(self) -> Iterator[None]:
@@ -345,8 +415,8 @@ class Recorder(TorchFunctionMode):
         handles: list[Any] = []
         patched: list[nn.Module] = []
         try:
-            for name, module in self._model.named_modules():
-                if name in self._whole:
+            for name, module in self._modules:
+                if name in self.whole_modules:
                     module.forward = self._by_example(module)
                     patched.append(module)
                 if self.asking:
@@ -356,7 +426,8 @@ class Recorder(TorchFunctionMode):
                 if isinstance(module, nn.RNNBase):
                     note = self._note_packing
                     handles.append(module.register_forward_pre_hook(note, with_kwargs=True))
-            with self:
+            watch = _Watch() if self.asking else nullcontext()  # type: ignore[no-untyped-call]
+            with self, watch:
                 yield self
         finally:
             for handle in handles:
@@ -368,7 +439,8 @@ class Recorder(TorchFunctionMode):
         def hook(module: nn.Module, args: Any, kwargs: Any) -> None:
             self.stack.append(name)
             given = [v for v in tree_leaves((args, kwargs)) if isinstance(v, Tensor)]
-            if given and all(_batched(value, self.examples) for value in given):
+            own = all(_batched(v, self.examples) and self.piece(v) is None for v in given)
+            if given and own:
                 self.batched_modules.add(name)
 
         return hook

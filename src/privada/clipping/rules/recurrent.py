@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn import functional
 from torch.nn.utils.rnn import PackedSequence, pad_packed_sequence
 
-from privada.clipping.recording import Recorder, Rule, Use
+from privada.clipping.recording import Recorder, Rule, Use, whole_precision
 from privada.clipping.rules.linear import build_linear
 
 
@@ -363,17 +363,19 @@ def _rule(kind: str) -> Rule:
                 first = tuple(part.index_select(1, order) for part in first)
         else:
             values = input.transpose(0, 1) if batch_first else input
-        out, states, memories = _layers(
-            recorder, kind, values, first, weights, biased, layers, dropout, training,
-            bidirectional, lengths,
-        )  # fmt: skip
+        with torch.autocast(values.device.type, enabled=False):  # a scan is not made short
+            out, states, memories = _layers(
+                recorder, kind, whole_precision(values),
+                (whole_precision(first[0]), whole_precision(first[1])),
+                weights, biased, layers, dropout, training, bidirectional, lengths,
+            )  # fmt: skip
         if packed:
             assert lengths is not None
             if order is not None:
                 back = torch.argsort(order)
                 out, states, memories = (v.index_select(1, back) for v in (out, states, memories))
                 lengths = lengths[back]
-            out, _ = recorder.packed(torch._VF._pack_padded_sequence(out, lengths.cpu(), False))
+            out, _ = torch._VF._pack_padded_sequence(out, lengths.cpu(), False)
         elif batch_first:
             out = out.transpose(0, 1)
         return (out, states, memories) if with_memory else (out, states)

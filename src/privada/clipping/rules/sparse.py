@@ -29,6 +29,11 @@ class SparseOuter:
     def __init__(self, piece: Piece, rows: Tensor, outputs: Tensor) -> None:
         self.piece, self._outputs = piece, outputs
         self._examples, self._columns, self._values = _entries(rows)
+        keys = self._examples * rows.shape[1] + self._columns
+        if bool((keys.diff() <= 0).any()):  # entries of one place add up before they are squared
+            distinct, places = torch.unique(keys, return_inverse=True)
+            self._values = self._values.new_zeros(len(distinct)).index_add_(0, places, self._values)
+            self._examples, self._columns = distinct // rows.shape[1], distinct % rows.shape[1]
 
     def _gathered(self, each: Tensor) -> Tensor:
         shape = (len(self._outputs), *each.shape[1:])
