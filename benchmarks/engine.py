@@ -3,8 +3,9 @@
 `python -m benchmarks.engine memory <case> <contender>` measures one contender's memory by itself.
 """
 
+import ctypes
+import gc
 import json
-import resource
 import subprocess
 import sys
 import time
@@ -19,7 +20,7 @@ from benchmarks.contenders import CONTENDERS, Step
 from benchmarks.measure import interleaved
 from benchmarks.models import CASES, CROSS, Case, mlp
 
-SECONDS_FOR_A_CASE = 12.0
+SECONDS_FOR_A_CASE = 8.0
 GROWING = ("plain PyTorch", "limit", "privada, isotropic", "privada, diagonal")
 
 
@@ -42,22 +43,38 @@ def _timed(steps: dict[str, Step], seconds: float) -> dict[str, float]:
     for step in steps.values():
         step()
     once = time.perf_counter() - started
-    return interleaved(steps, rounds=max(3, min(200, int(seconds / once))))
+    return interleaved(steps, rounds=max(3, min(100, int(seconds / once))), settle=0.02)
 
 
 def peak(case: Case, name: str) -> float:
-    """Return by how many megabytes a step raises the process's memory above its set-up."""
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    """Return the most megabytes that steps hold, model and batch included.
+
+    What the set-up held for a while is not counted.
+    """
+    before = _memory("VmRSS")
     step = CONTENDERS[name](case)
+    step()
+    gc.collect()
+    ctypes.CDLL(None).malloc_trim(0)
+    Path("/proc/self/clear_refs").write_text("5")  # forget the peak so far
     for _ in range(3):
         step()
-    return (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024
+    return (_memory("VmHWM") - before) / 1024
+
+
+def _memory(field: str) -> int:
+    """Return a field of this process's memory in kilobytes."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return int(dict(line.split(":", 1) for line in lines)[field].split()[0])
 
 
 def _peak_elsewhere(case: Case, name: str) -> float | None:
     command = [sys.executable, "-m", "benchmarks.engine", "memory", case.name, name]
-    result = subprocess.run(command, capture_output=True, text=True, check=False)
-    return float(result.stdout.split()[-1]) if result.returncode == 0 else None
+    try:
+        result = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
+    except (subprocess.CalledProcessError, subprocess.TimeoutExpired):
+        return None
+    return float(result.stdout.split()[-1])
 
 
 def compare() -> list[dict[str, object]]:
@@ -117,8 +134,9 @@ def page(rows: list[dict], panels: dict, machine: dict[str, object]) -> str:
         "",
         "Written by `make bench`. One step is forward, backward, clipping, noise and update on a "
         "given batch. Contenders take turns within one run; figures are medians. The limit is a "
-        "plain step and one draw of torch's normals over all parameters. Memory is what set-up "
-        f"and three steps add, each contender in a process of its own. Machine: {facts}.",
+        "plain step and one draw of torch's normals over all parameters. Memory is the most "
+        "that a process with nothing else in it holds during steps, beyond what importing took. "
+        f"Machine: {facts}.",
     ]
     tables = {
         "Milliseconds": "milliseconds",
