@@ -39,11 +39,15 @@ def _prepared(case: Case, names: tuple[str, ...]) -> tuple[dict[str, Step], dict
 
 
 def _timed(steps: dict[str, Step], seconds: float) -> dict[str, float]:
-    started = time.perf_counter()
-    for step in steps.values():
+    """Return the median seconds of each step; those of two seconds or more are taken once."""
+    once = {}
+    for name, step in steps.items():
+        started = time.perf_counter()
         step()
-    once = time.perf_counter() - started
-    return interleaved(steps, rounds=max(3, min(100, int(seconds / once))), settle=0.02)
+        once[name] = time.perf_counter() - started
+    quick = {name: step for name, step in steps.items() if once[name] < 2}
+    rounds = max(5, min(100, int(seconds / sum(once[name] for name in quick))))
+    return once | interleaved(quick, rounds, settle=0.02)
 
 
 def peak(case: Case, name: str) -> float:
