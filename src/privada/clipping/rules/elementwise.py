@@ -37,50 +37,38 @@ def _split(recorder: Recorder, first: Any, second: Any) -> tuple[Any, Any] | Non
     return (second, first) if tracked[0] else (first, second)
 
 
-def add(recorder: Recorder, input: Any, other: Any, *, alpha: float = 1) -> Any:
-    """y = x + p."""
-    pair = _split(recorder, input, other)
-    if pair is None or alpha != 1:
-        return NotImplemented
-    values, parameter = pair
-    piece, shape, tail = (
-        recorder.piece(parameter),
-        parameter.shape,
-        _own_dimensions(parameter.shape),
-    )
-    assert piece is not None
-    kept: Piece = piece
-
-    def build(use: Use) -> Iterable[Contribution]:
-        assert use.gradient is not None
-        yield Whole(kept, _summed(use, use.gradient, shape, tail))
-
-    use = recorder.use((parameter,), tail, build)
-    return recorder.tap(values + recorder.constant(parameter), use)
-
-
-def multiply(recorder: Recorder, input: Any, other: Any) -> Any:
-    """y = x * p."""
+def _combine(recorder: Recorder, input: Any, other: Any, product: bool) -> Any:
     pair = _split(recorder, input, other)
     if pair is None:
         return NotImplemented
     values, parameter = pair
-    piece, shape, tail = (
-        recorder.piece(parameter),
+    shape, tail, piece = (
         parameter.shape,
         _own_dimensions(parameter.shape),
+        recorder.piece(parameter),
     )
     assert piece is not None
     kept: Piece = piece
 
     def build(use: Use) -> Iterable[Contribution]:
         assert use.gradient is not None
-        (given,) = use.given()
-        yield Whole(kept, _summed(use, use.gradient * given, shape, tail))
+        gradient = use.gradient * use.given()[0] if product else use.gradient
+        yield Whole(kept, _summed(use, gradient, shape, tail))
 
-    use = recorder.use((parameter,), tail, build)
-    use.note(values)
-    return recorder.tap(values * recorder.constant(parameter), use)
+    use, fixed = recorder.use((parameter,), tail, build), recorder.constant(parameter)
+    if product:
+        use.note(values)
+    return recorder.tap(values * fixed if product else values + fixed, use)
+
+
+def add(recorder: Recorder, input: Any, other: Any, *, alpha: float = 1) -> Any:
+    """y = x + p."""
+    return NotImplemented if alpha != 1 else _combine(recorder, input, other, product=False)
+
+
+def multiply(recorder: Recorder, input: Any, other: Any) -> Any:
+    """y = x * p."""
+    return _combine(recorder, input, other, product=True)
 
 
 def expand(recorder: Recorder, input: Any, *sizes: Any) -> Any:
