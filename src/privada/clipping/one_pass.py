@@ -226,7 +226,7 @@ class OnePassEngine:
             for each in contributions:
                 cross += each.products(moved)
             # |u - m|^2 is a difference of like numbers where u is close to m
-            rounding = 4 * eps * (squares + own)
+            rounding = eps * (4 + math.sqrt(self._parameters.size)) * (squares + own)
             squares = (squares - 2 * cross + own).clamp_(min=0) + rounding
         return squares.sqrt_().mul_(1 + 8 * eps)
 
