@@ -2,7 +2,7 @@
 
 import warnings
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -12,10 +12,14 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 @dataclass(frozen=True)
 class Batch:
-    """Inputs and targets of some examples, first dimension the example. Private."""
+    """Inputs and targets of some examples, first dimension the example. Private.
+
+    `groups` has the number of the micro-batch that each example is in; None if each is by itself.
+    """
 
     inputs: Any
     targets: Any
+    groups: Tensor | None = None
 
     @property
     def size(self) -> int:
@@ -34,13 +38,22 @@ class Batch:
                 lambda t, start=start, stop=stop: _rows(t, start, stop),
                 (self.inputs, self.targets),
             )
-            yield Batch(inputs, targets)
+            yield Batch(inputs, targets, None if self.groups is None else self.groups[start:stop])
 
     def at(self, places: Tensor) -> "Batch":
         """Return the examples at some places."""
         dense = self.dense()
         inputs, targets = tree_map(lambda t: t[places.to(t.device)], (dense.inputs, dense.targets))
-        return Batch(inputs.to_sparse_csr() if self.sparse else inputs, targets)
+        groups = None if self.groups is None else self.groups[places]
+        return Batch(inputs.to_sparse_csr() if self.sparse else inputs, targets, groups)
+
+    def by_group(self) -> "Batch":
+        """Return the examples in an order in which those of a group follow each other."""
+        if self.groups is None:
+            return self
+        if len(self.groups) != self.size:
+            raise ValueError(f"{self.size} examples have {len(self.groups)} groups")
+        return self.at(torch.argsort(self.groups, stable=True))
 
     @property
     def sparse(self) -> bool:
@@ -49,7 +62,7 @@ class Batch:
 
     def dense(self) -> "Batch":
         """Return the batch with ordinary tensors."""
-        return Batch(self.inputs.to_dense(), self.targets) if self.sparse else self
+        return replace(self, inputs=self.inputs.to_dense()) if self.sparse else self
 
     def __repr__(self) -> str:
         return "Batch(<private>)"

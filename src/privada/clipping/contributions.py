@@ -7,7 +7,7 @@ bound on what was lost.
 """
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
@@ -18,6 +18,10 @@ from torch import Tensor
 
 # What per-example gradients that are made and dropped again may take at a time.
 CHUNK_BYTES = 1 << 26
+# Norms between these have squares that fit float32, with room to spare.
+_PLAIN = 1e-12, 1e15
+# Factors beyond these are taken for huge.
+_LARGE = {torch.float32: 1e15, torch.float64: 1e100}
 # A block of squares that stays in the cache between the two operations on it.
 _CACHE_BYTES = 1 << 19
 # How many squares are added up in one go.
@@ -80,6 +84,13 @@ class PieceWeights:
         rows = self.inverse.amax(dim=1)
         return rows, (self.inverse / rows[:, None]).amax(dim=0)
 
+    @cached_property
+    def least(self) -> float:
+        """The smallest of the factors."""
+        factors = self.inverse if self.rows is None else self.rows
+        factors = factors if self.columns is None else self.columns
+        return float(factors.min())
+
     @property
     def separable(self) -> bool:
         """Whether the weights are constant along the rows or along the columns of a matrix."""
@@ -137,6 +148,12 @@ class Contribution(Protocol):
     def add_to(self, flat: Tensor, factors: Tensor) -> None:
         """Add the sum of the examples' gradients, weighted by `factors`, to a flat vector."""
 
+    def extreme(self) -> Tensor | None:
+        """Return the examples whose norm and sum must be taken from their gradient; None for none.
+
+        Their factors are too large for those that they multiply.
+        """
+
     def materialise(self, start: int, stop: int) -> Tensor:
         """Return the gradients of some examples, in the shape of the piece."""
 
@@ -173,10 +190,48 @@ def with_rounding(squares: Tensor, inputs: Tensor, outputs: Tensor, factor: floa
     The clipped sum adds the products up in another order: where they cancel, what is left of them
     is another rounding, in proportion to their sizes.
     """
-    each = [torch.linalg.vector_norm(v.flatten(1), dim=1).double() for v in (inputs, outputs)]
+    each = [lengths(values.flatten(1)) for values in (inputs, outputs)]
     rounding = 4 * torch.finfo(inputs.dtype).eps * factor * each[0] * each[1]
     raised_norms: Tensor = squares.sqrt() + rounding
     return raised_norms.square()
+
+
+def lengths(values: Tensor, dim: int = 1) -> Tensor:
+    """Return norms in float64, also of numbers whose squares do not fit their type."""
+    norms: Tensor = torch.linalg.vector_norm(values, dim=dim)
+    plain = (norms > _PLAIN[0]) & (norms < _PLAIN[1])
+    found = norms.double()
+    if not bool(plain.all()):
+        others = values.movedim(dim, -1)[~plain].double()
+        found[~plain] = torch.linalg.vector_norm(others, dim=-1)
+    return found
+
+
+def extreme(*factors: Tensor) -> Tensor | None:
+    """Return where gradients have factors so large that those they multiply may be lost to them.
+
+    A factor below the smallest normal number is rounded to one of few, or to zero, and a huge
+    factor makes that matter, in norms as in sums. None is for nowhere.
+    """
+    return either(_beyond(each, _LARGE[each.dtype]) for each in factors)
+
+
+def _beyond(values: Tensor, most: float) -> Tensor | None:
+    if not values.numel():
+        return None
+    low, high = torch.aminmax(values)
+    if -most <= float(low) <= float(high) <= most:
+        return None
+    return (values.abs() > most).flatten(1).any(dim=1)
+
+
+def either(found: Iterable[Tensor | None]) -> Tensor | None:
+    """Return where any of some masks is true; None if there is none."""
+    total: Tensor | None = None
+    for mask in found:
+        if mask is not None:
+            total = mask if total is None else total | mask
+    return total
 
 
 def spans(count: int, bytes_each: int, most: int = CHUNK_BYTES) -> Iterator[tuple[int, int]]:
@@ -228,6 +283,9 @@ class Whole:
         rows = self._gradients.reshape(len(self._gradients), -1)
         total += (factors @ rows).view(self.piece.shape)
 
+    def extreme(self) -> None:
+        """Return none: these are gradients, not factors of them."""
+
     def materialise(self, start: int, stop: int) -> Tensor:
         """Return the gradients of some examples."""
         return self._gradients[start:stop]
@@ -250,6 +308,7 @@ class Outer:
     def __init__(self, piece: Piece, inputs: Tensor, outputs: Tensor) -> None:
         self.piece = piece
         self.inputs, self.outputs = inputs, outputs
+        self._longest = math.inf  # no factor is longer, as far as is known
 
     def join(self, other: Self) -> "Outer":
         """Return the sum of two contributions to one piece."""
@@ -306,15 +365,20 @@ class Outer:
             inputs, outputs = inputs * weights.bounds[1], outputs * weights.bounds[0]
         return with_rounding(found, inputs, outputs)
 
-    @staticmethod
-    def _of_vectors(a: Tensor, b: Tensor, weights: PieceWeights | None) -> Tensor:
+    def _of_vectors(self, a: Tensor, b: Tensor, weights: PieceWeights | None) -> Tensor:
         if weights is None or weights.separable:
             rows, columns = (None, None) if weights is None else (weights.rows, weights.columns)
-            a = a if columns is None else a * columns
-            b = b if rows is None else b * rows
-            return row_squares(a) * row_squares(b)
+            of_a = row_squares(a if columns is None else a * columns)
+            of_b = row_squares(b if rows is None else b * rows)
+            if len(a):
+                longest = math.sqrt(max(float(of_a.max()), float(of_b.max())))
+                self._longest = longest / (1.0 if weights is None else min(1.0, weights.least))
+            return of_a * of_b
+        of_a, of_b = row_squares(a), row_squares(b)
+        if len(a):
+            self._longest = math.sqrt(max(float(of_a.max()), float(of_b.max())))
         tiny = 4 * torch.finfo(a.dtype).tiny * (weights.largest + 1)
-        lost = (a.shape[1] * row_squares(b) + b.shape[1] * row_squares(a)) * tiny
+        lost = (a.shape[1] * of_b + b.shape[1] * of_a) * tiny
         narrow, wide, squares = b, a, weights.squares.t()
         if a.shape[1] < b.shape[1]:
             narrow, wide, squares = a, b, weights.squares
@@ -340,7 +404,12 @@ class Outer:
             # what sums of like numbers lose goes with the products, the rest with the sizes
             like = torch.linalg.vector_norm(gram.flatten(1), ord=1, dim=1).double()
             like *= math.sqrt(a.shape[2]) + math.sqrt(b.shape[2])
-            rounding = torch.finfo(a.dtype).eps * (2 * _sizes(a, b) ** 2 + like)
+            of_a, of_b = lengths(a, dim=2), lengths(b, dim=2)
+            rounding = torch.finfo(a.dtype).eps * (2 * _products(of_a, of_b, a.dtype) ** 2 + like)
+            # and products lost to underflow go with what they would have been multiplied by
+            tiny = torch.finfo(a.dtype).tiny
+            rounding += tiny * b.shape[2] * of_a.sum(dim=1).square_()
+            rounding += tiny * a.shape[2] * of_b.sum(dim=1).square_()
             found.append(gram.sum(dim=(1, 2), dtype=torch.float64).clamp_(min=0) + rounding)
         lost = 2 * self.piece.size * torch.finfo(self.inputs.dtype).tiny
         return torch.cat(found) + lost * (1 + (0 if weights is None else weights.largest))
@@ -363,6 +432,12 @@ class Outer:
             outputs = outputs * each
         self.piece.of(flat).addmm_(outputs.flatten(0, 1).t(), inputs.flatten(0, 1))
 
+    def extreme(self) -> Tensor | None:
+        """Return the examples that have huge factors."""
+        if self._longest <= _LARGE[self.inputs.dtype]:
+            return None
+        return extreme(self.inputs, self.outputs)
+
     def materialise(self, start: int, stop: int) -> Tensor:
         """Return the gradients of some examples."""
         return torch.bmm(self.outputs[start:stop].mT, self.inputs[start:stop])
@@ -374,8 +449,11 @@ class Outer:
 
 def _sizes(a: Tensor, b: Tensor) -> Tensor:
     """Return, for each example, the sum over positions of |a| |b|."""
-    each: Tensor = torch.linalg.vector_norm(a, dim=2) * torch.linalg.vector_norm(b, dim=2)
-    return each.sum(dim=1, dtype=torch.float64)
+    return _products(lengths(a, dim=2), lengths(b, dim=2), a.dtype)
+
+
+def _products(of_a: Tensor, of_b: Tensor, dtype: torch.dtype) -> Tensor:
+    return (of_a * of_b).to(dtype).sum(dim=1, dtype=torch.float64)
 
 
 class Rows:
@@ -422,6 +500,9 @@ class Rows:
         scaled = self._rows * factors[self._example, None]
         self.piece.of(flat).index_add_(0, self._token, scaled)
 
+    def extreme(self) -> None:
+        """Return none: these are gradients, not factors of them."""
+
     def materialise(self, start: int, stop: int) -> Tensor:
         """Return the gradients of some examples."""
         here = (self._example >= start) & (self._example < stop)
@@ -466,7 +547,7 @@ class Sum:
         index = tokens[:, None, :].expand(-1, outer.outputs.shape[1], -1)
         pairs = outer.outputs.gather(2, index) * torch.bmm(outer.inputs, moved.mT)
         cross = pairs.sum(dim=(1, 2), dtype=torch.float64)
-        far = torch.linalg.vector_norm(moved, dim=2).sum(dim=1, dtype=torch.float64)
+        far = lengths(moved, dim=2).sum(dim=1)
         rounding = 2 * torch.finfo(moved.dtype).eps * _sizes(outer.inputs, outer.outputs) * far
         both = rows.squared_norms(weights) + outer.squared_norms(weights) + 2 * cross
         total: Tensor = both.clamp_(min=0) + 2 * rounding
@@ -480,6 +561,10 @@ class Sum:
         """Add the weighted sum of the gradients."""
         for part in self.parts:
             part.add_to(flat, factors)
+
+    def extreme(self) -> Tensor | None:
+        """Return the examples that have huge factors."""
+        return either(part.extreme() for part in self.parts)
 
     def materialise(self, start: int, stop: int) -> Tensor:
         """Return the gradients of some examples."""

@@ -3,6 +3,7 @@
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any, Protocol
 
 import torch
@@ -10,6 +11,7 @@ from torch import nn
 from torch.utils._pytree import tree_leaves
 
 from privada.clipping.batch import Batch
+from privada.clipping.clips import THRESHOLD, Clipping, checked
 from privada.clipping.losses import Loss
 from privada.clipping.one_pass import OnePassEngine
 from privada.clipping.reference import PerExampleEngine
@@ -31,22 +33,33 @@ class Engine(Protocol):
     def clipped_sum(self, batch: Batch | None, whitening: Whitening, clip: float) -> ClippedSum:
         """Return the sum of the whitened, clipped per-example gradients; zero for None."""
 
+    def rows(self, batch: Batch) -> Iterator[torch.Tensor]:
+        """Yield the gradients of the examples as rows, some at a time. They are private."""
+
 
 def make_engine(
-    how: str, model: nn.Module, loss: Loss, parameters: Parameters, example: Batch
+    how: str,
+    model: nn.Module,
+    loss: Loss,
+    parameters: Parameters,
+    example: Batch,
+    clipping: Clipping = THRESHOLD,
 ) -> Engine:
     """Return the engine for a model, tried on a made-up batch before any record is read.
 
     "auto" takes one pass, and per-example gradients for a model that its rules cannot follow: by
-    vmap, or else one example at a time. A compiled model is run as it was before compilation.
+    vmap, or else one example at a time. A compiled model is run as it was before compilation. Each
+    engine can clip in each way.
     """
     one_of("engine", how, ENGINES)
+    checked(clipping)
+    example = replace(example, groups=None)
     model = not_compiled(model)
     failures: list[Exception] = []
     for kind in ("one-pass", "vmap", "loop") if how == "auto" else (how,):
         try:
             with torch.random.fork_rng(devices=[]):
-                engine = _tried(kind, model, loss, parameters, example)
+                engine = _tried(kind, model, loss, parameters, example, clipping)
         except ModelError:
             raise
         except Exception as error:  # whatever a user's model raises
@@ -84,12 +97,21 @@ class Disagreement(Exception):
 
 
 def _tried(
-    kind: str, model: nn.Module, loss: Loss, parameters: Parameters, example: Batch
+    kind: str,
+    model: nn.Module,
+    loss: Loss,
+    parameters: Parameters,
+    example: Batch,
+    clipping: Clipping,
 ) -> Engine:
     if kind == "one-pass":
         with _moved(parameters):
             engine = OnePassEngine(model, loss, parameters, example)
-            _compare(engine, PerExampleEngine(model, loss, parameters, "loop"), example)
+            loop = PerExampleEngine(model, loss, parameters, "loop")
+            _compare(engine, loop, example)
+            engine.clipping = clipping
+            if clipping.by_norm is None:  # it needs gradients, which are made in another way
+                _compare(engine, loop, example)
         if engine.whole_modules:
             warnings.warn(
                 f"No rule knows how the modules {sorted(engine.whole_modules)} use their "
@@ -97,7 +119,7 @@ def _tried(
                 stacklevel=4,
             )
         return engine
-    reference = PerExampleEngine(model, loss, parameters, kind)
+    reference = PerExampleEngine(model, loss, parameters, kind, clipping=clipping)
     reference.clipped_sum(example, Whitening(None, None), 1.0)
     return reference
 
@@ -136,9 +158,8 @@ def _compare(engine: OnePassEngine, reference: PerExampleEngine, example: Batch)
             "it uses torch.utils.checkpoint, give it use_reentrant=False.",
             stacklevel=5,
         )
-    again = engine.clipped_sum(singles[0], Whitening(None, None), _NO_CLIP).value
     training = [module for module in engine.model.modules() if module.training]
-    if not torch.equal(alone[0], again):  # it draws random numbers: look at it without dropout
+    if not torch.equal(state, torch.get_rng_state()):  # it draws: look at it without dropout
         engine.model.eval()
     try:
         alone = [summed(engine, one) for one in singles]

@@ -13,12 +13,13 @@ Liang and Hashimoto (2022), Large Language Models Can Be Strong Differentially P
 import math
 from bisect import bisect_right
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 import torch
 from torch import Tensor, nn
 
 from privada.clipping.batch import Batch, call
+from privada.clipping.clips import THRESHOLD, ByNorm, Clipping, factors_in
 from privada.clipping.contributions import (
     Contribution,
     Outer,
@@ -26,6 +27,8 @@ from privada.clipping.contributions import (
     Weights,
     apart,
     combine,
+    either,
+    spans,
 )
 from privada.clipping.losses import Loss, example_losses
 from privada.clipping.recording import (
@@ -56,10 +59,11 @@ class OnePassEngine:
     """Clipped sums from one forward and one backward pass over the batch.
 
     Guarantee: each example's part of the sum is made from the very factors that its norm is taken
-    from, and has a norm of at most `clip`; an example whose gradient is not finite counts as zero.
-    This needs a model in which examples do not touch: where each layer keeps its examples is found
-    out on made-up ones, by which output gradients belong to whose loss, and a model in which that
-    has no answer is refused.
+    from, or from its gradient where the clipping needs that, so the sum has the sensitivity that
+    its clipping says; an example whose gradient is not finite counts as zero. This needs a model in
+    which examples do not touch: where each layer keeps its examples is found out on made-up ones,
+    by which output gradients belong to whose loss, and a model in which that has no answer is
+    refused.
 
     Edge cases: an empty batch gives zero. A batch of one is all one example, whatever the shapes.
     """
@@ -71,8 +75,10 @@ class OnePassEngine:
         parameters: Parameters,
         example: Batch,
         record_bytes: int = _RECORD_BYTES,
+        clipping: Clipping = THRESHOLD,
     ) -> None:
         self.model, self._loss, self._parameters = model, loss, parameters
+        self.clipping = clipping
         self._reference = PerExampleEngine(model, loss, parameters, "loop")
         self._pieces = _pieces(model, parameters)
         self._wholes = {name: piece for _, name, piece in self._pieces}
@@ -162,50 +168,104 @@ class OnePassEngine:
     def clipped_sum(self, batch: Batch | None, whitening: Whitening, clip: float) -> ClippedSum:
         """Return the sum of the whitened, clipped per-example gradients; zero for None."""
         positive("clip", clip)
-        parameters = self._parameters
-        total = torch.zeros(parameters.size, dtype=parameters.dtype, device=parameters.device)
-        weight, others = 0.0, []
+        total = self._parameters.zeros()
+        bound = self.clipping.by_norm
+        if bound is not None:
+            self._add_by_norm(total, batch, bound, whitening, clip)
+        elif batch is not None:
+            batch = batch.by_group()
+            self.clipping.add_rows(total, self.rows(batch), batch.groups, whitening, clip)
+        return ClippedSum(total, self.clipping.sensitivity(clip))
+
+    def _add_by_norm(
+        self,
+        total: Tensor,
+        batch: Batch | None,
+        bound: ByNorm,
+        whitening: Whitening,
+        clip: float,
+    ) -> None:
+        """Add the sum of a batch's gradients, each times a factor that its norm decides."""
+        weight: float = 0.0
+        others: list[Tensor] = []
         for chunk in batch.chunks(self._chunk) if batch is not None else ():
+            rows: Iterable[Tensor]
             try:
                 contributions = self._contributions(chunk)
             except NotFollowed:  # not as made-up examples did: one by one is always right
-                others.append(self._reference.clipped_sum(chunk.dense(), whitening, clip).value)
+                rows = self._reference.rows(chunk.dense())
             else:
-                weight += self._add(total, contributions, chunk.size, whitening, clip)
+                norms, rows = self._norms_or_rows(contributions, chunk.size, whitening)
+                weight += self._add(total, contributions, norms, bound, whitening, clip)
+            for some in rows:
+                others.append(self._parameters.zeros())
+                self.clipping.add_rows(others[-1], [some], None, whitening, clip)
         if whitening.shift is not None and weight:
             total.add_(whitening.shift, alpha=-weight)
         if whitening.scale is not None:
             total.div_(whitening.scale)
+        bound.finish_(total, clip)
         for other in others:
             total += other
-        return ClippedSum(total, clip)
+
+    def rows(self, batch: Batch) -> Iterator[Tensor]:
+        """Yield the gradients of the examples as rows, some at a time."""
+        for chunk in batch.chunks(self._chunk):
+            try:
+                contributions = self._contributions(chunk)
+            except NotFollowed:
+                yield from self._reference.rows(chunk.dense())
+                continue
+            for start, stop in spans(chunk.size, 32 * self._parameters.size):
+                yield self._materialised(contributions, start, stop)
+
+    def _materialised(self, contributions: list[Contribution], start: int, stop: int) -> Tensor:
+        """Return the gradients of some examples as rows."""
+        count, size = stop - start, self._parameters.size
+        rows = self._parameters.zeros().repeat(count, 1)
+        with torch.no_grad(), self._no_autocast():
+            for each in contributions:
+                shape, stride = each.piece.shape, each.piece.stride
+                view = rows.as_strided((count, *shape), (size, *stride), each.piece.offset)
+                view += each.materialise(start, stop).reshape(view.shape)
+        return rows
 
     def _add(
         self,
         total: Tensor,
         contributions: list[Contribution],
-        examples: int,
+        norms: Tensor,
+        bound: ByNorm,
         whitening: Whitening,
         clip: float,
     ) -> float:
         """Add a chunk's clipped sum, without the shift; return the sum of its clip factors."""
         with torch.no_grad(), self._no_autocast():
-            norms = self._norms(contributions, examples, whitening)
-            finite = torch.isfinite(norms)
-            if not bool(finite.all()):
-                for index in torch.nonzero(~finite)[:, 0].tolist():
-                    norms[index] = self._exact_norm(contributions, index, whitening)
-                finite = torch.isfinite(norms)
-                norms = torch.where(finite, norms, math.inf)
-                for each in contributions:
-                    each.drop(finite)
-            factors = clip / norms.clamp(min=clip)
-            # below the smallest normal number a factor could be rounded up by much
-            factors = torch.where(factors < torch.finfo(total.dtype).tiny, 0.0, factors)
-            kept = factors.to(total.dtype)
+            kept = factors_in(bound, norms, clip, total.dtype)
             for each in contributions:
                 each.add_to(total, kept)
             return float(kept.sum(dtype=torch.float64)) if whitening.shift is not None else 1.0
+
+    def _norms_or_rows(
+        self, contributions: list[Contribution], examples: int, whitening: Whitening
+    ) -> tuple[Tensor, list[Tensor]]:
+        """Return upper bounds on the norms, infinite for examples of which there are rows instead.
+
+        Those have norms or factors that do not fit their type. Their gradients are made, so that
+        what is added is what the norm is taken from, and are dropped from the contributions.
+        """
+        with torch.no_grad(), self._no_autocast():
+            norms = self._norms(contributions, examples, whitening)
+            finite = torch.isfinite(norms)
+            huge = either(each.extreme() for each in contributions)
+            plain = finite if huge is None else finite & ~huge
+            if bool(plain.all()):
+                return norms, []
+            places = torch.nonzero(~plain)[:, 0].tolist()
+            rows = [self._materialised(contributions, i, i + 1).double() for i in places]
+            for each in contributions:
+                each.drop(plain)
+            return torch.where(plain, norms, math.inf), rows
 
     def _norms(
         self, contributions: list[Contribution], examples: int, whitening: Whitening
@@ -229,23 +289,6 @@ class OnePassEngine:
             rounding = eps * (4 + math.sqrt(self._parameters.size)) * (squares + own)
             squares = (squares - 2 * cross + own).clamp_(min=0) + rounding
         return squares.sqrt_().mul_(1 + 8 * eps)
-
-    def _exact_norm(
-        self, contributions: list[Contribution], index: int, whitening: Whitening
-    ) -> Tensor:
-        """Return the norm of one whitened gradient whose square does not fit its type."""
-        kind = {"dtype": torch.float64, "device": self._parameters.device}
-        gradient = torch.zeros(self._parameters.size, **kind)  # type: ignore[call-overload]
-        for each in contributions:
-            part = each.materialise(index, index + 1)[0]
-            view = each.piece.of(gradient)
-            view += part.reshape(view.shape)
-        if whitening.shift is not None:
-            gradient -= whitening.shift
-        if whitening.scale is not None:
-            gradient /= whitening.scale
-        norm: Tensor = gradient.norm() * (1 + 8 * torch.finfo(self._parameters.dtype).eps)
-        return norm
 
     def _weights_of(self, whitening: Whitening) -> Weights | None:
         scale = whitening.scale

@@ -3,6 +3,7 @@
 It makes one gradient per example, a chunk at a time. The engine of one pass is held to it.
 """
 
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -11,6 +12,7 @@ from torch.func import functional_call, grad, vmap
 from torch.utils._pytree import tree_map
 
 from privada.clipping.batch import Batch, call
+from privada.clipping.clips import THRESHOLD, Clipping
 from privada.clipping.losses import Loss, one_example
 from privada.core.tensors import Parameters
 from privada.core.validation import positive
@@ -25,7 +27,7 @@ class PerExampleEngine:
     """Per-example gradients, materialised a chunk at a time, then whitened, clipped and summed.
 
     Guarantee: each example's loss is computed by itself, so no example can reach another's
-    gradient; each part of the sum has a norm of at most `clip`; an example whose gradient is not
+    gradient; the sum has the sensitivity that its clipping says; an example whose gradient is not
     finite counts as zero.
 
     Edge cases: an empty batch gives zero. A batch of any size is worked through in chunks.
@@ -38,8 +40,10 @@ class PerExampleEngine:
         parameters: Parameters,
         how: str,
         chunk_bytes: int = _CHUNK_BYTES,
+        clipping: Clipping = THRESHOLD,
     ) -> None:
         self._model, self._loss, self._parameters = model, loss, parameters
+        self.clipping = clipping
         self._gradients = self._by_vmap if how == "vmap" else self._by_loop
         width = torch.finfo(parameters.dtype).bits // 8
         self._chunk = max(1, chunk_bytes // (4 * width * parameters.size))
@@ -87,22 +91,16 @@ class PerExampleEngine:
             [named[name].reshape(size, -1) for name in self._parameters.layout.names], dim=1
         )
 
+    def rows(self, batch: Batch) -> Iterator[Tensor]:
+        """Yield the gradients of the examples as rows, a chunk at a time."""
+        for chunk in batch.chunks(self._chunk):
+            yield self._gradients(chunk).detach()
+
     def clipped_sum(self, batch: Batch | None, whitening: Whitening, clip: float) -> ClippedSum:
         """Return the sum of the whitened, clipped per-example gradients; zero for None."""
         positive("clip", clip)
-        parameters = self._parameters
-        total = torch.zeros(parameters.size, dtype=parameters.dtype, device=parameters.device)
-        for chunk in batch.chunks(self._chunk) if batch is not None else ():
-            rows = self._gradients(chunk).detach()
-            if whitening.shift is not None:
-                rows = rows - whitening.shift
-            if whitening.scale is not None:
-                rows = rows / whitening.scale
-            norms = torch.linalg.vector_norm(rows, dim=1, dtype=torch.float64)
-            finite = torch.isfinite(norms)
-            if not bool(finite.all()):
-                rows = torch.where(finite[:, None], rows, 0.0)
-                norms = torch.where(finite, norms, 0.0)
-            factors = (clip / norms.clamp(min=clip)).to(rows.dtype)
-            total += factors @ rows
-        return ClippedSum(total, clip)
+        total = self._parameters.zeros()
+        if batch is not None:
+            batch = batch.by_group()
+            self.clipping.add_rows(total, self.rows(batch), batch.groups, whitening, clip)
+        return ClippedSum(total, self.clipping.sensitivity(clip))

@@ -17,6 +17,7 @@ from privada.clipping.contributions import (
     PieceWeights,
     Weights,
     Whole,
+    extreme,
     spans,
     weighted_squares,
     weights_of,
@@ -185,6 +186,10 @@ class Patches:
             (False, True, False),
         )
         total += found
+
+    def extreme(self) -> Tensor | None:
+        """Return the examples that have huge factors."""
+        return extreme(self._inputs, self._outputs)
 
     def drop(self, kept: Tensor) -> None:
         """Make some examples' gradients zero."""

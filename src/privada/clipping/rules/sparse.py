@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from privada.clipping.contributions import Piece, Weights, row_squares
+from privada.clipping.contributions import Piece, Weights, either, extreme, row_squares
 
 
 def _entries(rows: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -58,6 +58,16 @@ class SparseOuter:
         """Add the weighted sum of the gradients."""
         scaled = (self._outputs * factors[:, None])[self._examples] * self._values[:, None]
         self.piece.of(flat).t().index_add_(0, self._columns, scaled)
+
+    def extreme(self) -> Tensor | None:
+        """Return the examples that have huge factors."""
+        outputs = extreme(self._outputs)
+        values = extreme(self._values[:, None])
+        if values is None:
+            return outputs
+        found = torch.zeros(len(self._outputs), dtype=torch.bool, device=values.device)
+        found[self._examples[values]] = True
+        return either([outputs, found])
 
     def materialise(self, start: int, stop: int) -> Tensor:
         """Return the gradients of some examples."""
