@@ -55,8 +55,8 @@ def _privada(case: Case, general: bool) -> Step:
 
     def step() -> None:
         clipped = engine.clipped_sum(batch, whitening, CLIP)
-        change, _ = rule.update(noise.release(clipped, NOISE, size), {}, parameters, RATE)
-        parameters.add_(change)
+        move, _ = rule.update(noise.release(clipped, NOISE, size), {}, parameters, RATE)
+        parameters.add_(*move)
 
     return step
 

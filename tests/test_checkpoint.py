@@ -22,7 +22,7 @@ from privada.core.randomness import SecureBits
 from privada.core.tensors import Parameters
 from privada.core.values import Release
 from privada.methods.method import Method, Parts
-from privada.updates import Rule, State, scheduled
+from privada.updates import Move, Rule, State, scheduled
 
 STEPS = 7
 EVENT = events.poisson(0.1, 4.0)
@@ -35,15 +35,15 @@ class Heavy(Method):
     name: ClassVar[str] = "heavy"
     lr: float
 
-    def parts(self) -> Parts:
+    def parts(self, steps: int) -> Parts:
         def init(parameters: Parameters) -> State:
             return {"speed": torch.zeros(parameters.size), "turns": 0}
 
         def update(
             release: Release, state: State, parameters: Parameters, lr: float
-        ) -> tuple[Tensor, State]:
+        ) -> tuple[Move, State]:
             speed = 0.9 * state["speed"] + release.gradient
-            return -lr * speed, {"speed": speed, "turns": state["turns"] + 1}
+            return Move(speed, -lr), {"speed": speed, "turns": state["turns"] + 1}
 
         return Parts(rule=Rule(init, update), controller=scheduled(lambda k: self.lr / (1 + k)))
 
@@ -318,6 +318,10 @@ def test_a_private_checkpoint_holds_no_key(tmp_path: Path, monkeypatch: pytest.M
         "settings",
         "run",
         "step",
+        "done",
+        "finished",
+        "prepared",
+        "shape",
         "model",
         "rule",
         "controller",

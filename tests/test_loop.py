@@ -175,3 +175,72 @@ def test_a_budget_calibrates_the_noise():
 def test_a_geometry_reaches_the_statement():
     loop = make(geometry=pv.geometry.diagonal(2.0, source="scales from a public corpus"))
     assert "scales from a public corpus" in str(run(loop).statement())
+
+
+# ---------------------------------------------------------------------- what methods are made of
+
+
+def test_a_loop_under_step_doubling_is_adadp():
+    """The controller takes the steps; the optimiser shows the rate; two releases are charged."""
+    rng = np.random.default_rng(0)
+    data = rng.normal(size=(40, 3)), rng.integers(0, 2, 40)
+    models = []
+    for way in ("loop", "trainer"):
+        torch.manual_seed(0)
+        net = torch.nn.Linear(3, 2).double()
+        settings = {"batch_size": 10, "steps": 6, "noise_multiplier": 1.0, "delta": 1e-3, "seed": 5}
+        if way == "trainer":
+            method = pv.methods.ADADP(lr=0.2, tolerance=0.05, clip=0.5)
+            run = pv.Trainer(net, torch.nn.CrossEntropyLoss(), data, method=method, **settings)
+            run.fit()
+            rates = [each.lr for each in run.history]
+        else:
+            loop = pv.PrivateLoop(
+                net, torch.optim.SGD(net.parameters(), lr=9.9), torch.nn.CrossEntropyLoss(), data,
+                clip=0.5, controller=pv.updates.step_doubling(0.2, 0.05), **settings,
+            )  # fmt: skip
+            model, optimizer, criterion, loader = loop
+            seen = []
+            while loop.steps_done < loop.steps:
+                for x, y in loader:
+                    optimizer.zero_grad()
+                    criterion(model(x), y).backward()
+                    optimizer.step()
+                    seen.append(optimizer.param_groups[0]["lr"])
+            assert sum(loop.ledger.totals().values()) == 12
+        models.append(net.weight.detach().clone())
+    assert torch.equal(*models)
+    assert seen == rates
+    assert len(set(rates)) > 1
+
+
+@pytest.mark.parametrize(
+    "optimizer",
+    [
+        lambda p: torch.optim.Adam(p),
+        lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9),
+        lambda p: torch.optim.SGD(p, lr=0.1, weight_decay=0.1),
+    ],
+)
+def test_a_controller_beside_an_optimiser_with_its_own_mind_is_refused(optimizer):
+    net = torch.nn.Linear(3, 2)
+    with pytest.raises(pv.ArgumentError, match="Leave controller out"):
+        pv.PrivateLoop(
+            net, optimizer(net.parameters()), torch.nn.CrossEntropyLoss(),
+            (np.zeros((9, 3)), np.zeros(9, int)), clip=1.0, batch_size=3, steps=2,
+            noise_multiplier=1.0, delta=1e-3, controller=pv.updates.step_doubling(0.1, 1.0),
+        )  # fmt: skip
+
+
+def test_a_loop_in_a_shape_that_follows_public_gradients():
+    net = torch.nn.Linear(3, 2)
+    public = np.eye(3, dtype="float32"), np.array([0, 1, 0])
+    loop = pv.PrivateLoop(
+        net, torch.optim.SGD(net.parameters(), lr=0.1), torch.nn.CrossEntropyLoss(),
+        (np.ones((20, 3), "float32"), np.zeros(20, int)), clip=1.0, batch_size=5, epochs=1,
+        noise_multiplier=1.0, delta=1e-3,
+        geometry=pv.geometry.public_gradients(public, eps=0.1), clipping=pv.clipping.automatic(),
+    )  # fmt: skip
+    run(loop)
+    assert loop.steps_done == 4
+    assert any("declared public" in each for each in loop.statement().assumptions)

@@ -8,16 +8,19 @@ from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
 
-_MODULES = ("accounting", "geometry", "methods", "noise", "sampling", "updates")
+_MODULES = ("accounting", "clipping", "geometry", "methods", "noise", "sampling", "updates")
 _NAMES = {
     "Budget": "privada.accounting",
     "Ledger": "privada.accounting",
     "Statement": "privada.accounting",
     "ClippedSum": "privada.core.values",
+    "Public": "privada.core.public",
     "Release": "privada.core.values",
     "Gate": "privada.gate",
     "PrivateLoop": "privada.loop",
     "Trainer": "privada.training",
+    "adas": "privada.public",
+    "warm_start": "privada.public",
     "ArgumentError": "privada.core.errors",
     "BudgetExceeded": "privada.core.errors",
     "CheckpointError": "privada.core.errors",
@@ -30,7 +33,7 @@ _NAMES = {
 }
 
 if TYPE_CHECKING:
-    from privada import accounting, geometry, methods, noise, sampling, updates
+    from privada import accounting, clipping, geometry, methods, noise, sampling, updates
     from privada.accounting import Budget, Ledger, Statement
     from privada.core.errors import (
         ArgumentError,
@@ -43,9 +46,11 @@ if TYPE_CHECKING:
         PrivadaError,
         PrivateValueError,
     )
+    from privada.core.public import Public
     from privada.core.values import ClippedSum, Release
     from privada.gate import Gate
     from privada.loop import PrivateLoop
+    from privada.public import adas, warm_start
     from privada.training import Trainer
 
 __all__ = [
@@ -63,15 +68,19 @@ __all__ = [
     "PrivadaError",
     "PrivateLoop",
     "PrivateValueError",
+    "Public",
     "Release",
     "Statement",
     "Trainer",
     "accounting",
+    "adas",
+    "clipping",
     "geometry",
     "methods",
     "noise",
     "sampling",
     "updates",
+    "warm_start",
 ]
 
 

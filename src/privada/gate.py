@@ -7,15 +7,21 @@ import weakref
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from typing import Any
 
+import numpy as np
+import torch
 from dp_accounting import DpEvent
+from torch import Tensor
 
 from privada import data
-from privada.accounting import Budget, Ledger
+from privada.accounting import Budget, Ledger, events
 from privada.accounting.events import Tally
 from privada.accounting.storage import Busy
-from privada.clipping import Batch, Engine
+from privada.clipping import Batch, Clipping, Engine
+from privada.clipping.clips import THRESHOLD, checked
+from privada.clipping.squares import squared_sum
 from privada.core.errors import BudgetExceeded, LedgerError
 from privada.core.randomness import Bits
 from privada.core.tensors import Parameters
@@ -29,6 +35,8 @@ from privada.sampling import Sampler
 # Durable commits may take this share of a run's time; blocks of charges grow until they do.
 _SHARE_OF_TIME = 0.01
 _LARGEST_BLOCK = 64
+# How many records are read at a time where all of them are.
+_RECORDS_AT_A_TIME = 256
 _IN_THE_MIDDLE = (
     "Cannot use the gate from within one of its own charges, as a signal handler would. Nothing "
     "was done; do it after the step."
@@ -47,7 +55,9 @@ class Gate:
 
     Edge cases: an empty draw releases noise alone. A record that cannot be read, or on which the
     model fails, counts as zero, since an exception would tell that it is there; if the model fails
-    on a made-up example as well, the fault is not the data's and the exception is raised.
+    on a made-up example as well, the fault is not the data's and the exception is raised. In
+    micro-batches such a record is left out of its group, and a group that fails even so, because
+    its members do not go together, counts as zero: either way other groups are as they were.
 
     Example:
         A method asks the gate that a trainer has made, and gets a release:
@@ -82,12 +92,15 @@ class Gate:
         purpose: str = "training",
         upcoming: Callable[[int], Mapping[DpEvent, int]] | None = None,
         limit: Budget | None = None,
+        clipping: Clipping = THRESHOLD,
     ) -> None:
         self._records, self._engine, self._parameters = records, engine, parameters
         self._sampler, self._noise = sampler, noise
         self._sampling_bits, self._model_bits = sampling_bits, model_bits
         self._ledger, self._run, self._purpose = ledger, run, purpose
         self._clip, self._batch_size = positive("clip", clip), positive("batch_size", batch_size)
+        self._clipping = checked(clipping)
+        self._terms = clipping.terms(self._batch_size)
         self._upcoming, self._limit = upcoming, limit
         self._made_up = data.made_up(records)
         self._laid_out: tuple[Geometry, Whitening] | None = None
@@ -198,26 +211,72 @@ class Gate:
         whitening = self._lay_out(geometry)
         self._pay(self._sampler.event(positive("noise_multiplier", noise_multiplier)))
         indices = self._sampler.draw(self._sampling_bits)
+        groups = self._clipping.deal(indices.size, self._batch_size, self._sampling_bits)
         with hidden_generator(self._model_bits, self._parameters.device):
-            clipped = self._clipped(indices, whitening)
-        release = self._noise.release(clipped, noise_multiplier, self._batch_size)
+            clipped = self._clipped(indices, groups, whitening)
+        release = self._noise.release(clipped, noise_multiplier, self._terms)
         return geometry.restore(release, whitening)
+
+    def squares(self, bound: float, noise_multiplier: float, population: float) -> Release:
+        """Return a release of sum_i min(g_ij^2, bound) over all records, coordinate by coordinate.
+
+        The gradients are those at the model's current parameters; the release's `gradient` is the
+        average over `population`, a public number of records.
+
+        Raises:
+            BudgetExceeded: before any record is read.
+            LedgerError: before any record is read.
+        """
+        positive("bound", bound)
+        self._pay(events.gaussian(positive("noise_multiplier", noise_multiplier)))
+        with hidden_generator(self._model_bits, self._parameters.device):
+            total = squared_sum(self._parameters, self._all_rows(), bound)
+        return self._noise.release(total, noise_multiplier, positive("population", population))
+
+    def _all_rows(self) -> Iterator[Tensor]:
+        """Yield the gradients of all records as rows; one that fails is left out, as zero."""
+        for start in range(0, self._records.size, _RECORDS_AT_A_TIME):
+            indices = np.arange(start, min(start + _RECORDS_AT_A_TIME, self._records.size))
+            try:
+                some = list(self._engine.rows(self._records.fetch(indices)))
+            except Exception:
+                some = list(self._rows_one_by_one(indices))
+            yield from some
+
+    def _rows_one_by_one(self, indices: data.Indices) -> Iterator[Tensor]:
+        for batch in data.usable(self._records, indices):
+            with suppress(Exception):
+                yield from list(self._engine.rows(batch))
 
     def _lay_out(self, geometry: Geometry) -> Whitening:
         if self._laid_out is None or self._laid_out[0] is not geometry:
             self._laid_out = geometry, geometry.on(self._parameters)
         return self._laid_out[1]
 
-    def _clipped(self, indices: data.Indices, whitening: Whitening) -> ClippedSum:
-        try:
-            batch = self._records.fetch(indices) if indices.size else None
-            return self._engine.clipped_sum(batch, whitening, self._clip)
-        except Exception:
-            batch = None
+    def _clipped(
+        self, indices: data.Indices, groups: Tensor | None, whitening: Whitening
+    ) -> ClippedSum:
+        clipped = self._attempt(indices, groups, whitening)
+        if clipped is not None:
+            return clipped
         # If this fails as well, the fault is not the data's and may be told. It runs outside the
         # handler, or Python would show the first exception, of private records, beside it.
         self._engine.clipped_sum(self._made_up, whitening, self._clip)
-        return self._one_by_one(indices, whitening)
+        if groups is None:
+            return self._one_by_one(indices, whitening)
+        return self._group_by_group(indices, groups, whitening)
+
+    def _attempt(
+        self, indices: data.Indices, groups: Tensor | None, whitening: Whitening
+    ) -> ClippedSum | None:
+        """Return the clipped sum of some records, None if one of them makes it fail."""
+        try:
+            batch = self._records.fetch(indices) if indices.size else None
+            if batch is not None and groups is not None:
+                batch = replace(batch, groups=groups)
+            return self._engine.clipped_sum(batch, whitening, self._clip)
+        except Exception:
+            return None
 
     def _one_by_one(self, indices: data.Indices, whitening: Whitening) -> ClippedSum:
         total = self._engine.clipped_sum(None, whitening, self._clip)
@@ -231,6 +290,22 @@ class Gate:
         except Exception:
             return
         total.value.add_(one.value)
+
+    def _group_by_group(
+        self, indices: data.Indices, groups: Tensor, whitening: Whitening
+    ) -> ClippedSum:
+        """Return the sum over groups, each of which depends on its own members alone."""
+        total = self._engine.clipped_sum(None, whitening, self._clip)
+        dealt = groups.numpy()
+        for group in sorted(set(groups.tolist())):
+            members = indices[dealt == group]
+            alone = members[:, None]
+            members = members[[self._attempt(one, None, whitening) is not None for one in alone]]
+            one_group = torch.zeros(len(members), dtype=torch.int64)
+            together = self._attempt(members, one_group, whitening)
+            if together is not None:
+                total.value.add_(together.value)
+        return total
 
 
 _living: weakref.WeakSet[Gate] = weakref.WeakSet()

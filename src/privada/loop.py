@@ -14,12 +14,15 @@ import torch
 from torch import nn
 
 from privada.accounting import Budget, Ledger, Statement
+from privada.clipping import Clipping
+from privada.clipping.clips import THRESHOLD
 from privada.clipping.losses import Loss
 from privada.core.errors import ArgumentError, PrivateValueError
 from privada.core.validation import positive
-from privada.geometry import Geometry, isotropic
-from privada.noise import constant
+from privada.geometry import Shape, isotropic
+from privada.methods import Parts
 from privada.run import Run, Settings
+from privada.updates import Controller, scheduled, sgd
 
 
 class PrivateToken:
@@ -130,7 +133,11 @@ class PrivateLoop:
         loss: a torch loss, module or function of (output, target); it is taken per example.
         data: as for `Trainer`.
         clip: the largest norm that one example's gradient may keep.
-        geometry: the shape to clip in; isotropic by default.
+        geometry: the shape to clip in, one of `pv.geometry`; isotropic by default.
+        clipping: how gradients are bounded, one of `pv.clipping`.
+        controller: `pv.updates.step_doubling` to let ADADP set the learning rate of a plain
+            torch.optim.SGD; a step then takes two releases, and optimizer.param_groups shows the
+            rate.
 
     The other arguments are those of `Trainer`.
 
@@ -182,7 +189,9 @@ class PrivateLoop:
         seed: int | None = None,
         population: int | None = None,
         unit: str = "record",
-        geometry: Geometry | None = None,
+        geometry: Shape | None = None,
+        clipping: Clipping = THRESHOLD,
+        controller: Controller | None = None,
         engine: str = "auto",
     ) -> None:
         settings = Settings(
@@ -201,18 +210,26 @@ class PrivateLoop:
         )
         self._clip = positive("clip", clip)
         self._optimizer, self._loss = optimizer, loss
-        self._geometry = isotropic() if geometry is None else geometry
+        self._parts = Parts(
+            rule=sgd(),
+            controller=scheduled(1.0) if controller is None else controller,
+            geometry=isotropic() if geometry is None else geometry,
+        )
+        self._controlled = controller is not None
         self._check_optimizer(model, optimizer)
+        if self._controlled:
+            self._check_plain(optimizer)
         self._run = Run(
             model,
             loss,
             data,
             settings,
             clip=clip,
-            schedule=constant(),
-            queries=1,
+            clipping=clipping,
+            parts_of=lambda steps: self._parts,
             name=type(optimizer).__name__.lower(),
         )
+        self._state = self._parts.controller.init(self._run.parameters)
         self._module = model
         self._ready = False
         self.steps_done = 0
@@ -239,6 +256,21 @@ class PrivateLoop:
                 f"{len(given - trained)} others and {len(trained - given)} missing. Freeze what "
                 "is not to be trained (requires_grad=False) and make the optimiser from "
                 "[p for p in model.parameters() if p.requires_grad]."
+            )
+
+    @staticmethod
+    def _check_plain(optimizer: torch.optim.Optimizer) -> None:
+        """Raise unless the optimiser does nothing but follow the gradient."""
+        plain = isinstance(optimizer, torch.optim.SGD) and not any(
+            group[name]
+            for group in optimizer.param_groups
+            for name in ("momentum", "weight_decay", "nesterov", "maximize")
+        )
+        if not plain:
+            raise ArgumentError(
+                "Expected torch.optim.SGD without momentum and weight decay beside a controller, "
+                f"which takes the steps itself, got {optimizer!r}. Leave controller out to keep "
+                "the optimiser."
             )
 
     def __iter__(self) -> Iterator[Any]:
@@ -295,12 +327,25 @@ class PrivateLoop:
         before = self._module.training
         self._module.train()
         try:
-            release = self._run.query(self._geometry, self.steps_done)
+            self._ask()
         finally:
             self._module.train(before)
-        self._run.parameters.set_gradient(release.gradient)
         self._ready = False
         self.steps_done += 1
+
+    def _ask(self) -> None:
+        """Give the optimiser a released gradient, or take the step in its place."""
+        parameters, number = self._run.parameters, self.steps_done
+        if not self._controlled:
+            parameters.set_gradient(self._run.query(number).gradient)
+            return
+        _, self._state, lr = self._parts.controller.iterate(
+            lambda: self._run.query(number), self._parts.rule, parameters, {}, self._state, number
+        )
+        for group in self._optimizer.param_groups:
+            group["lr"] = lr
+            for parameter in group["params"]:
+                parameter.grad = None
 
     def detach(self) -> None:
         """Return unused charges and give the optimiser back to ordinary use."""
@@ -314,6 +359,5 @@ class PrivateLoop:
     def statement(self) -> Statement:
         """Return what was promised so far, what it cost and what it rests on."""
         self._run.gate.settle()
-        side = [f"Side information: {self._geometry.source}."] if self._geometry.source else []
         words = f"own loop with torch.optim.{type(self._optimizer).__name__} (clip={self._clip})"
-        return self._run.statement(words, self.steps_done, side)
+        return self._run.statement(words, self.steps_done)

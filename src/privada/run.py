@@ -5,10 +5,10 @@ import math
 import os
 import warnings
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import nn
@@ -17,8 +17,9 @@ from privada import data as private_data
 from privada.accounting import Budget, Ledger, Statement, epsilon_of, events
 from privada.accounting.calibration import least_noise
 from privada.accounting.events import Tally
-from privada.clipping import Engine, make_engine, refuse_mixing_layers
+from privada.clipping import Clipping, Engine, make_engine, refuse_mixing_layers
 from privada.clipping.batch import call
+from privada.clipping.clips import THRESHOLD, checked
 from privada.clipping.engine import not_compiled
 from privada.clipping.layers import refuse_mixing_models
 from privada.clipping.losses import Loss
@@ -28,9 +29,12 @@ from privada.core.tensors import Parameters
 from privada.core.validation import one_of, positive, probability, whole, words
 from privada.core.values import Release
 from privada.gate import Gate
-from privada.geometry import Geometry
+from privada.geometry import Shape
 from privada.noise import GaussianNoise, Schedule
+from privada.plan import Plan
+from privada.public import ModelSide
 from privada.sampling import FixedSize, Poisson, Sampler
+from privada.updates import Controller
 
 SAMPLING = ("poisson", "fixed-size")
 # Distinct points per doubling at which a run's epsilon is computed for its history.
@@ -93,10 +97,27 @@ class Settings:
             whole("seed", self.seed, least=0)
 
 
+class Steps(Protocol):
+    """What a run has to know of a method."""
+
+    @property
+    def geometry(self) -> Shape:
+        """What gradients are clipped in."""
+
+    @property
+    def schedule(self) -> Schedule:
+        """The relative noise of each step."""
+
+    @property
+    def controller(self) -> Controller:
+        """How many releases a step takes."""
+
+
 class Run:
     """A run: everything between the private records and the method, and the bill.
 
-    `factors` has the relative noise multiplier of each query, or one entry for all of them.
+    `parts_of` says, for a number of steps, what to clip in, how the noise changes from step to step
+    and how many releases a step takes; `done` says how many a resumed run has made.
     """
 
     def __init__(
@@ -107,11 +128,11 @@ class Run:
         settings: Settings,
         *,
         clip: float,
-        schedule: Schedule,
-        queries: int,
+        parts_of: Callable[[int], Steps],
         name: str,
         run: str | None = None,
         done: int = 0,
+        clipping: Clipping = THRESHOLD,
     ) -> None:
         if not isinstance(model, nn.Module):
             raise ArgumentError(f"Expected model to be a torch.nn.Module, got {model!r}.")
@@ -121,20 +142,26 @@ class Run:
             )
         refuse_mixing_layers(model)
         self.settings, self.name = settings, name
-        self.parameters = Parameters(model)
+        self.clipping = checked(clipping)
+        clipping.terms(settings.batch_size)  # which checks the size of micro-batches
+        self.parameters = Parameters(model, ModelSide(not_compiled(model), loss))
         self.records = private_data.load(data, self.parameters.dtype, self.parameters.device)
         self.sampler = self._make_sampler()
         self.steps = settings.steps or math.ceil(
             settings.epochs * self.population / settings.batch_size  # type: ignore[operator]
         )
-        if schedule.factors and len(schedule.factors) != self.steps:
-            raise ArgumentError(
-                f"Expected the noise schedule to have one factor for each of the {self.steps} "
-                f"steps, got {len(schedule.factors)}."
-            )
-        self._schedule, self._queries = schedule, queries
-        self.done = done * queries
-        self._last = self.steps * queries
+        parts = parts_of(self.steps)
+        self.shape = parts.geometry
+        self.plan = Plan(
+            self.steps,
+            parts.schedule,
+            parts.controller.queries,
+            self.shape.preliminary(self.parameters),
+        )
+        self.done = done
+        self._last = self.plan.total
+        self.shape_state: dict[str, Any] = self.shape.init(self.parameters)
+        self.prepared = False
         self._try_model(model, loss)
         self.ledger = self._open_ledger()
         self.delta = self._find_delta()
@@ -162,6 +189,7 @@ class Run:
             batch_size=settings.batch_size,
             upcoming=lambda count: self.planned(self.done, count),
             limit=settings.budget,
+            clipping=clipping,
         )
 
     # ------------------------------------------------------------------ setting up
@@ -212,11 +240,13 @@ class Run:
         if example.sparse:
             if how in ("auto", "one-pass"):
                 with contextlib.suppress(ArgumentError):
-                    return make_engine("one-pass", model, loss, self.parameters, example)
+                    return make_engine(
+                        "one-pass", model, loss, self.parameters, example, self.clipping
+                    )
             assert isinstance(self.records, private_data.ColumnRecords)
             self.records.make_dense()
             example = private_data.made_up(self.records)
-        return make_engine(how, model, loss, self.parameters, example)
+        return make_engine(how, model, loss, self.parameters, example, self.clipping)
 
     def _open_ledger(self) -> Ledger:
         given = self.settings.ledger
@@ -251,6 +281,13 @@ class Run:
         if settings.noise_multiplier is not None:
             return float(settings.noise_multiplier)
         assert settings.budget is not None
+        before = epsilon_of(self.planned(0, self.plan.before(0), 1.0), self.delta)
+        if before > settings.budget.epsilon:
+            raise BudgetExceeded(
+                f"Expected what comes before the first step to fit {settings.budget}, got an "
+                f"epsilon of {before:.4g} for {self.plan.before(0)} releases of second moments "
+                "alone. Give them more noise or fewer rounds. Nothing was charged."
+            )
 
         def cost(sigma: float) -> float:
             return epsilon_of(self.planned(0, -1, sigma), self.delta)
@@ -310,30 +347,37 @@ class Run:
 
     def multiplier(self, step: int) -> float:
         """Return the noise multiplier of a step, counted from 0."""
-        return self.noise_multiplier * self._schedule.factor(step)
+        return self.noise_multiplier * self.plan.factor(step)
 
     def planned(self, start: int, count: int, sigma: float | None = None) -> Tally:
-        """Return the tally of `count` queries from query `start` on, all that are left for -1."""
+        """Return the tally of `count` releases from release `start` on, all left for -1."""
         base = self.noise_multiplier if sigma is None else sigma
         end = self._last if count < 0 else min(self._last, start + count)
-        if end <= start:
-            return Counter()
-        if not self._schedule.factors:
-            return Counter({self.sampler.event(base): end - start})
-        return Counter(
-            self.sampler.event(base * self._schedule.factor(query // self._queries))
-            for query in range(start, end)
-        )
+        return self.plan.tally(self.sampler.event, base, start, end)
 
-    def query(self, geometry: Geometry, step: int) -> Release:
-        """Return a release for a step."""
+    def query(self, step: int) -> Release:
+        """Return a release for a step, in the shape of the run."""
+        if not self.prepared:
+            self.shape_state = self.shape.prepare(self.shape_state, self.parameters, self._squares)
+            self.prepared = True
+        geometry, state = self.shape.at(self.shape_state, self.parameters)
+        multiplier = self.multiplier(step)
+        release = self._counted(lambda: self.gate.query(geometry, multiplier))
+        self.shape_state = self.shape.seen(release, state)
+        return release
+
+    def _squares(self, bound: float, noise_multiplier: float) -> Release:
+        return self._counted(lambda: self.gate.squares(bound, noise_multiplier, self.population))
+
+    def _counted(self, ask: Callable[[], Release]) -> Release:
+        """Return a release that is within the run's plan."""
         if self.done >= self._last:
             raise BudgetExceeded(
                 f"Expected the run to keep to its own budget, {self.settings.budget}, which ends "
                 f"after {self._last} releases: some were charged twice, for a crash or because an "
                 "old checkpoint was resumed. Nothing was charged and no data was read."
             )
-        release = self.gate.query(geometry, self.multiplier(step))
+        release = ask()
         self.done += 1
         return release
 
@@ -349,10 +393,10 @@ class Run:
         Unless `exactly`, of up to a twentieth more steps: an upper bound that is computed for a few
         hundred steps only, however long the run is.
         """
-        queries = step * self._queries
+        queries = self.plan.before(step)
         if not exactly and queries > 2 * _POINTS_PER_OCTAVE:
             grain = 2 ** (queries.bit_length() - 1 - _POINTS_PER_OCTAVE.bit_length() + 1)
-            queries = min(-(-queries // grain) * grain, max(queries, self.steps * self._queries))
+            queries = min(-(-queries // grain) * grain, max(queries, self.plan.total))
         if queries not in self._epsilons:
             tally = self._before + self.planned(0, queries)
             self._epsilons[queries] = epsilon_of(tally, self.delta)
@@ -366,13 +410,13 @@ class Run:
                 own[charge.event] += charge.count
         return own
 
-    def statement(self, method: str, steps_done: int, assumptions: Sequence[str]) -> Statement:
+    def statement(self, method: str, steps_done: int) -> Statement:
         """Return the statement of the run as it stands."""
         ledger = self.ledger
         totals = ledger.totals()
         where = "in memory: gone with this process" if ledger.path is None else ledger.name
         return Statement(
-            private=self.noise.secure,
+            private=self.noise.secure and self.shape.private,
             dataset=ledger.dataset,
             unit=self.settings.unit,
             relation=events.common_relation(totals or [self.sampler.event(1.0)]),
@@ -388,7 +432,7 @@ class Run:
             noise=self.noise.describe(),
             progress=f"{steps_done:,} of {self.steps:,} steps",
             charges=ledger.charges(),
-            assumptions=(*self._assumptions(), *assumptions),
+            assumptions=tuple(self._assumptions()),
         )
 
     def _assumptions(self) -> list[str]:
@@ -414,6 +458,8 @@ class Run:
                 "The ledger is in memory: runs on the same data elsewhere are not counted here. "
                 "Give the trainer a ledger file to add them up."
             )
+        if self.shape.source:
+            listed.append(f"Side information: {self.shape.source}.")
         if not self.noise.secure:
             listed.append(
                 "seeded: not a private release. Sampling and noise follow from a seed that is "

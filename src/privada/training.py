@@ -16,7 +16,7 @@ from privada.core.errors import ArgumentError, CheckpointError
 from privada.core.randomness import SeededBits
 from privada.core.validation import whole
 from privada.gate import Gate
-from privada.methods import Method
+from privada.methods import Method, Parts
 from privada.run import Run, Settings
 
 
@@ -124,7 +124,6 @@ class Trainer:
             engine=engine,
         )
         self.model, self.method = model, method
-        self._parts = method.parts()
         self._fingerprint = {
             "method": method.describe(),
             "batch_size": float(batch_size),
@@ -143,17 +142,22 @@ class Trainer:
             data,
             settings,
             clip=method.clip,
-            schedule=self._parts.schedule,
-            queries=self._parts.controller.queries,
+            clipping=method.clipping,
+            parts_of=self._plan,
             name=method.name,
             run=None if saved is None else saved["run"],
-            done=self._step,
+            done=0 if saved is None else whole("done", saved["done"], least=0),
         )
         self._rule_state = self._parts.rule.init(self._run.parameters)
-        self._controller_state = self._parts.controller.init()
+        self._controller_state = self._parts.controller.init(self._run.parameters)
         self._rates: list[float] = []
+        self._finished = False
         if saved is not None:
             self._restore(saved)
+
+    def _plan(self, steps: int) -> Parts:
+        self._parts = self.method.parts(steps)
+        return self._parts
 
     # ------------------------------------------------------------------ training
 
@@ -189,15 +193,16 @@ class Trainer:
             BudgetExceeded: the ledger cannot pay for it; the model is as it was.
             ArgumentError: the run has taken all its steps.
         """
-        if self._step >= self.steps:
+        if self._finished:
             raise ArgumentError(
-                f"Expected at most the planned {self.steps} steps, all of which are taken. "
+                f"Expected at most the planned {self.steps} steps, all of which are taken or were "
+                "given up by finish(). "
                 "Plan more steps when making the trainer: the noise depends on it."
             )
         number, parts = self._step, self._parts
         with self._training_mode():
             self._rule_state, self._controller_state, lr = parts.controller.iterate(
-                lambda: self._run.query(parts.geometry, number),
+                lambda: self._run.query(number),
                 parts.rule,
                 self._run.parameters,
                 self._rule_state,
@@ -206,6 +211,21 @@ class Trainer:
             )
         self._step += 1
         self._rates.append(lr)
+        if self._step == self.steps:
+            self.finish()
+        return self
+
+    def finish(self) -> "Trainer":
+        """End the run: the model becomes the method's answer, and unused charges are returned.
+
+        The answer is the mean of all points for methods that average, else the last point. The
+        last step does this; call it to end a run early. No further step can be taken.
+        """
+        answer = None if self._finished else self._parts.rule.answer(self._rule_state)
+        if answer is not None:
+            self._run.parameters.write_(answer)
+        self._finished = True
+        self._run.gate.settle()
         return self
 
     def fit(
@@ -222,7 +242,7 @@ class Trainer:
         whole("checkpoint_steps", checkpoint_steps)
         try:
             with _bar(progress, self) as advance:
-                while self._step < self.steps:
+                while not self._finished:
                     self.step()
                     advance()
                     if checkpoint is not None and self._step % checkpoint_steps == 0:
@@ -266,9 +286,7 @@ class Trainer:
     def statement(self) -> Statement:
         """Return what was promised so far, what it cost and what it rests on."""
         self._run.gate.settle()
-        source = self._parts.geometry.source
-        side = [f"Side information: {source}."] if source else []
-        return self._run.statement(self.method.describe(), self._step, side)
+        return self._run.statement(self.method.describe(), self._step)
 
     # ------------------------------------------------------------------ checkpoints
 
@@ -291,6 +309,10 @@ class Trainer:
                     "settings": self._fingerprint,
                     "run": self._run.run,
                     "step": self._step,
+                    "done": self._run.done,
+                    "finished": self._finished,
+                    "prepared": self._run.prepared,
+                    "shape": self._run.shape_state,
                     "model": self.model.state_dict(),
                     "rule": self._rule_state,
                     "controller": self._controller_state,
@@ -317,8 +339,12 @@ class Trainer:
         def placed(value: Any) -> Any:
             return value.to(device) if isinstance(value, torch.Tensor) else value
 
-        self._rule_state = {key: placed(value) for key, value in saved["rule"].items()}
-        self._controller_state = {key: placed(value) for key, value in saved["controller"].items()}
+        def state(part: str) -> dict[str, Any]:
+            return {key: placed(value) for key, value in saved[part].items()}
+
+        self._rule_state, self._controller_state = state("rule"), state("controller")
+        self._run.shape_state, self._run.prepared = state("shape"), bool(saved["prepared"])
+        self._finished = bool(saved["finished"])
         self._rates = list(saved["rates"])
         for use, bits in self._run.bits.items():
             if isinstance(bits, SeededBits):

@@ -25,11 +25,11 @@ def test_methods_are_frozen_values():
 
 def test_a_method_without_parts_says_so():
     with pytest.raises(TypeError, match="parts"):
-        Method().parts()
+        Method().parts(1)
 
 
 def test_dp_sgd_descends_along_the_released_gradient():
-    parts = pv.methods.DPSGD(lr=0.5).parts()
+    parts = pv.methods.DPSGD(lr=0.5).parts(1)
     parameters = Parameters(nn.Linear(1, 1))
     before = parameters.read()
     release = Release(torch.tensor([4.0, -8.0]), noise_std=1.0, batch_size=4)

@@ -7,7 +7,8 @@ from itertools import accumulate
 import torch
 from torch import Tensor, nn
 
-from privada.core.errors import ArgumentError, ModelError
+from privada.core.errors import ArgumentError, DataError, ModelError, PrivadaError
+from privada.core.public import Public, PublicSide
 
 # Noise is exact on its lattice only with the mantissa that these have.
 _TYPES = (torch.float32, torch.float64)
@@ -77,10 +78,11 @@ class Layout:
 class Parameters:
     """The trainable parameters of a model, read and moved as one vector.
 
-    Tied parameters occur once. Frozen ones (`requires_grad=False`) do not occur.
+    Tied parameters occur once. Frozen ones (`requires_grad=False`) do not occur. With a `side`,
+    gradients of public examples can be taken at them.
     """
 
-    def __init__(self, model: nn.Module) -> None:
+    def __init__(self, model: nn.Module, side: PublicSide | None = None) -> None:
         whole = getattr(model, "_orig_mod", model)  # what torch.compile was given
         named = {name: p for name, p in whole.named_parameters() if p.requires_grad}
         if not named:
@@ -100,6 +102,7 @@ class Parameters:
                 f"Expected all trainable parameters in float32, or all in float64, on one device, "
                 f"got {listed}. Move the model with model.to(device, torch.float32)."
             )
+        self._model, self._side = whole, side
         self._tensors: list[Tensor] = list(named.values())
         self.layout = Layout(tuple(named), tuple(p.shape for p in named.values()))
 
@@ -127,15 +130,71 @@ class Parameters:
         return torch.cat([p.detach().reshape(-1) for p in self._tensors])
 
     @torch.no_grad()
-    def add_(self, step: Tensor) -> None:
-        """Add `step` to the parameters in place."""
-        parts: list[Tensor] = list(self.layout.split(step).values())
-        torch._foreach_add_(self._tensors, parts)
+    def add_(self, direction: Tensor, length: float = 1.0) -> None:
+        """Add a multiple of `direction` to the parameters in place."""
+        parts: list[Tensor] = list(self.layout.split(direction).values())
+        torch._foreach_add_(self._tensors, parts, alpha=length)
 
     @torch.no_grad()
     def write_(self, values: Tensor) -> None:
         """Set the parameters in place."""
         torch._foreach_copy_(self._tensors, list(self.layout.split(values).values()))
+
+    def public_gradient(self, public: Public, number: int) -> Tensor:
+        """Return the average gradient of public batch `number` at the parameters as they are."""
+        return self._public_side().average(public, number)
+
+    def public_gradients(self, public: Public, number: int) -> Tensor:
+        """Return the gradients of the examples of public batch `number` as rows."""
+        return self._public_side().each(public, number)
+
+    def public_squares(self, public: Public, number: int) -> Tensor:
+        """Return the average square of each coordinate over the gradients of a public batch."""
+        return self._public_side().squares(public, number)
+
+    def try_public(self, public: Public) -> None:
+        """Raise unless the model and the loss accept the public examples."""
+        side = self._public_side()
+        try:
+            side.average(public, 0)
+        except PrivadaError:
+            raise
+        except Exception as error:  # whatever a user's model raises
+            raise DataError(
+                "Expected public examples that the model and the loss accept, got some on which "
+                f"they fail with: {error}. Give them as the private ones are given."
+            ) from error
+
+    def _public_side(self) -> PublicSide:
+        if self._side is None:
+            raise ModelError(
+                "Expected parameters that public gradients can be taken at, got some without a "
+                "loss. Use the method with Trainer or PrivateLoop."
+            )
+        return self._side
+
+    def inputs_of(self, width: int, layer: str | None = None) -> tuple[str, int]:
+        """Return the matrix that meets inputs of `width` features first, and their dimension.
+
+        That is the first linear layer with so many inputs or the first embedding with so many
+        rows; `layer` names another one, as model.named_modules() does.
+        """
+        kinds = {nn.Linear: 1, nn.Embedding: 0, nn.EmbeddingBag: 0}
+        found = []
+        for name, module in self._model.named_modules():
+            axis = next((axis for kind, axis in kinds.items() if isinstance(module, kind)), None)
+            if axis is None or layer not in (None, name):
+                continue
+            weight = f"{name}.weight" if name else "weight"
+            if weight in self.layout.names and module.weight.shape[axis] == width:
+                return weight, axis
+            found.append(f"{name or 'the model itself'} {tuple(module.weight.shape)}")
+        raise ArgumentError(
+            f"Expected a trainable linear layer with {width} inputs or an embedding of {width} "
+            f"rows{'' if layer is None else f' named {layer!r}'}, one for each feature, got "
+            f"{', '.join(found) or 'none'}. Name the layer with layer=, or give scales by "
+            "parameter with pv.geometry.diagonal."
+        )
 
     def set_gradient(self, gradient: Tensor) -> None:
         """Put a released gradient where torch optimisers look for it."""

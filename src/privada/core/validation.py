@@ -30,6 +30,14 @@ def positive(name: str, value: Any, remedy: str = "") -> float:
     return number
 
 
+def not_negative(name: str, value: Any, remedy: str = "") -> float:
+    """Return `value` as a finite float of at least zero."""
+    number = real(name, value, remedy)
+    if number < 0:
+        raise _fail(name, value, ">= 0", remedy)
+    return number
+
+
 def probability(name: str, value: Any, remedy: str = "") -> float:
     """Return `value` as a float strictly between zero and one."""
     number = real(name, value, remedy)
@@ -43,6 +51,14 @@ def fraction(name: str, value: Any, remedy: str = "") -> float:
     number = real(name, value, remedy)
     if not 0 <= number < 1:
         raise _fail(name, value, "in [0, 1)", remedy)
+    return number
+
+
+def share(name: str, value: Any, remedy: str = "") -> float:
+    """Return `value` as a float in [0, 1]."""
+    number = real(name, value, remedy)
+    if not 0 <= number <= 1:
+        raise _fail(name, value, "in [0, 1]", remedy)
     return number
 
 

@@ -61,14 +61,19 @@ class Release:
     @property
     def gradient(self) -> Tensor:
         """The released estimate of the average gradient, restored where the geometry says so."""
-        return self.times(1.0)
-
-    def times(self, factor: float) -> Tensor:
-        """Return a multiple of `gradient`, in one pass over it."""
-        mean = self.value * (factor / self.batch_size)
+        mean = self.value / self.batch_size
         if self.scale is not None:
             mean.mul_(self.scale)
-        return mean if self.shift is None else mean.add_(self.shift, alpha=factor)
+        return mean if self.shift is None else mean.add_(self.shift)
+
+    def move(self, factor: float) -> tuple[Tensor, float]:
+        """Return `factor` times `gradient` as a vector and what to multiply it with.
+
+        Where nothing is restored that is the value itself, which is not copied.
+        """
+        if self.scale is None and self.shift is None:
+            return self.value, factor / self.batch_size
+        return self.gradient, factor
 
     @property
     def gradient_std(self) -> Tensor | float:

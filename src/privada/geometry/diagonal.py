@@ -1,7 +1,8 @@
 """Diagonal geometries: one scale and one shift for each coordinate."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -11,6 +12,10 @@ from privada.core.tensors import Parameters
 from privada.core.values import Release
 
 Scales = Mapping[str, Tensor] | Tensor | float
+# Plain numbers and tensors, so that a checkpoint can hold it.
+State = dict[str, Any]
+# Asks for a release of sum_i min(g_ij^2, bound), given the bound and the noise multiplier.
+Ask = Callable[[float, float], Release]
 
 
 @dataclass(frozen=True)
@@ -28,8 +33,64 @@ class Whitening:
     shift: Tensor | None
 
 
+class Shape:
+    """What a method clips in: a geometry that may be another one for each release.
+
+    Its values come from public data or from releases; `source` says so in words. `private` says
+    whether that is true: a shape made from the private records themselves, for comparison, is not
+    private, and neither is what is trained in it.
+
+    A shape of one's own says in `at` what its geometry is; what it keeps between releases is in a
+    state of plain numbers and tensors, which checkpoints hold.
+
+    Guarantee: the whitened sum moves by at most the clip norm in any shape whose values come from
+    public data or releases.
+
+    Example:
+        >>> import privada as pv
+        >>> class Fading(pv.geometry.Shape):
+        ...     source = "a schedule that is known beforehand"
+        ...     def init(self, parameters):
+        ...         return {"turn": 0}
+        ...     def at(self, state, parameters):
+        ...         turn = state["turn"] + 1
+        ...         return pv.geometry.diagonal(1 / turn), {"turn": turn}
+        >>> Fading().private
+        True
+
+    Reference: Li et al. (2022), Private Adaptive Optimization with Side Information (000),
+    Algorithm 1.
+    """
+
+    source: str = ""
+    private: bool = True
+
+    def preliminary(self, parameters: Parameters) -> tuple[float, ...]:
+        """Return the noise multipliers of the releases that `prepare` asks for."""
+        return ()
+
+    def init(self, parameters: Parameters) -> State:
+        """Return the first state."""
+        return {}
+
+    def prepare(self, state: State, parameters: Parameters, ask: Ask) -> State:
+        """Return the state before the first step, from releases of second moments if need be."""
+        return state
+
+    def at(self, state: State, parameters: Parameters) -> tuple["Geometry", State]:
+        """Return the geometry of the next release, and the state with it."""
+        raise TypeError(f"{type(self).__name__} does not say what its geometry is.")
+
+    def seen(self, release: Release, state: State) -> State:
+        """Return the state after a release."""
+        return state
+
+    def __repr__(self) -> str:
+        return self.source
+
+
 @dataclass(frozen=True, eq=False)
-class Geometry:
+class Geometry(Shape):
     """A diagonal geometry: gradients are clipped and noised as u = (g - shift) / scale.
 
     `restores` says whether a release is mapped back by v = scale * r / B + shift, or used as it
@@ -51,24 +112,36 @@ class Geometry:
     restores: bool = False
     source: str = ""
 
+    def init(self, parameters: Parameters) -> State:
+        """Return no state; raise if the values do not fit the model."""
+        self.on(parameters)
+        return {}
+
+    def at(self, state: State, parameters: Parameters) -> tuple["Geometry", State]:
+        """Return itself: this geometry is the same for every release."""
+        return self, state
+
     def on(self, parameters: Parameters) -> Whitening:
         """Return the geometry laid out over a model's parameters."""
-        scale = _flat("scales", self.scale, parameters)
+        scale = None if self.scale is None else flat_values("scales", self.scale, parameters)
         if scale is not None and not bool((scale > 0).all()):
             raise ArgumentError(
                 f"Expected every scale > 0, got a smallest scale of {float(scale.min()):g}. "
                 "Add a small positive constant."
             )
-        return Whitening(scale, _flat("shift", self.shift, parameters))
+        shift = None if self.shift is None else flat_values("shift", self.shift, parameters)
+        return Whitening(scale, shift)
 
     def restore(self, release: Release, whitening: Whitening) -> Release:
         """Return the release, mapped back to the space of gradients if this geometry does so."""
         return release.restored(whitening.scale, whitening.shift) if self.restores else release
 
+    def __repr__(self) -> str:
+        return self.source or "isotropic"
 
-def _flat(name: str, values: Scales | None, parameters: Parameters) -> Tensor | None:
-    if values is None:
-        return None
+
+def flat_values(name: str, values: Scales, parameters: Parameters) -> Tensor:
+    """Return values given in one of three ways as one vector over all parameters."""
     if isinstance(values, Mapping):
         flat = parameters.layout.join({k: torch.as_tensor(v) for k, v in values.items()})
     else:
@@ -132,3 +205,17 @@ def diagonal(
     Algorithm 1; Asi et al. (2021), Private Adaptive Gradient Methods (004), Algorithms 1 and 2.
     """
     return Geometry(scales, shift, restore, source)
+
+
+class FromState(Shape):
+    """A shape whose scale and shift are in its state; a geometry is made once for each."""
+
+    def __init__(self, restores: bool, source: str) -> None:
+        self._restores, self.source = restores, source
+        self._made: Geometry | None = None
+
+    def geometry(self, state: State) -> Geometry:
+        """Return the geometry of a state."""
+        if self._made is None or self._made.scale is not state["scale"]:
+            self._made = Geometry(state["scale"], state.get("shift"), self._restores, self.source)
+        return self._made

@@ -32,6 +32,6 @@ class DPAdaGrad(Method):
     lr: LearningRate
     eps: float = 1e-10
 
-    def parts(self) -> Parts:
+    def parts(self, steps: int) -> Parts:
         """Return AdaGrad on the releases, isotropic, with constant noise."""
         return Parts(rule=adagrad(self.eps), controller=scheduled(self.lr))

@@ -38,6 +38,6 @@ class DPAdam(Method):
     beta2: float = 0.999
     eps: float = 1e-8
 
-    def parts(self) -> Parts:
+    def parts(self, steps: int) -> Parts:
         """Return Adam on the releases, isotropic, with constant noise."""
         return Parts(rule=adam(self.beta1, self.beta2, self.eps), controller=scheduled(self.lr))

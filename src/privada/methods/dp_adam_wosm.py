@@ -38,7 +38,7 @@ class DPAdamWOSM(Method):
     beta1: float = 0.9
     eps: float = 1e-8
 
-    def parts(self) -> Parts:
+    def parts(self, steps: int) -> Parts:
         """Return the rule on the releases, isotropic, with constant noise."""
         return Parts(
             rule=adam_without_second_moment(self.beta1, self.eps), controller=scheduled(self.lr)

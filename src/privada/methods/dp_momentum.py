@@ -34,6 +34,6 @@ class DPMomentum(Method):
     lr: LearningRate
     decay: float = 0.9
 
-    def parts(self) -> Parts:
+    def parts(self, steps: int) -> Parts:
         """Return momentum on the releases, isotropic, with constant noise."""
         return Parts(rule=momentum(self.decay), controller=scheduled(self.lr))

@@ -34,6 +34,6 @@ class DPRMSProp(Method):
     decay: float = 0.99
     eps: float = 1e-8
 
-    def parts(self) -> Parts:
+    def parts(self, steps: int) -> Parts:
         """Return RMSProp on the releases, isotropic, with constant noise."""
         return Parts(rule=rmsprop(self.decay, self.eps), controller=scheduled(self.lr))

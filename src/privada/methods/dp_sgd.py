@@ -30,6 +30,6 @@ class DPSGD(Method):
     name: ClassVar[str] = "dp-sgd"
     lr: LearningRate
 
-    def parts(self) -> Parts:
+    def parts(self, steps: int) -> Parts:
         """Return gradient descent on the releases, isotropic, with constant noise."""
         return Parts(rule=sgd(), controller=scheduled(self.lr))

@@ -1,10 +1,12 @@
-"""What a method is: four independent parts and a clip norm."""
+"""What a method is: four independent parts, and how gradients are bounded."""
 
 from dataclasses import dataclass, field, fields
 from typing import ClassVar
 
+from privada.clipping import Clipping, threshold
+from privada.core.errors import ArgumentError
 from privada.core.validation import positive
-from privada.geometry import Geometry, isotropic
+from privada.geometry import Shape, isotropic
 from privada.noise import Schedule, constant
 from privada.updates import Controller, Rule
 
@@ -16,21 +18,34 @@ class Parts:
     Example:
         >>> import privada as pv
         >>> parts = pv.methods.Parts(rule=pv.updates.sgd(), controller=pv.updates.scheduled(0.1))
-        >>> parts.geometry.scale is None, parts.schedule.factor(0)
-        (True, 1.0)
+        >>> parts.geometry, parts.schedule.factor(0)
+        (isotropic, 1.0)
     """
 
     rule: Rule
     controller: Controller
-    geometry: Geometry = field(default_factory=isotropic)
+    geometry: Shape = field(default_factory=isotropic)
     schedule: Schedule = field(default_factory=constant)
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.geometry, Shape):
+            raise ArgumentError(
+                f"Expected geometry to be one of pv.geometry, got geometry={self.geometry!r}. Give "
+                "scales as pv.geometry.diagonal(scales)."
+            )
 
 
 @dataclass(frozen=True)
 class Method:
     """Base of the methods: a clip norm, and the parts that subclasses put together.
 
-    A subclass is a frozen dataclass that sets `name` and implements `parts`.
+    A subclass is a frozen dataclass that sets `name` and implements `parts`, which is told how many
+    steps the run will take. docs/own_method.md builds one from the parts of three papers.
+
+    Args:
+        clip: the largest norm that one example's gradient may keep.
+        clipping: how it is bounded: `pv.clipping.threshold()`, `automatic()`, `ellipsoid()` or
+            `microbatches(size)`.
 
     Guarantee: a method sees releases only, so whatever it computes is post-processing.
 
@@ -40,7 +55,7 @@ class Method:
         >>> @dataclass(frozen=True)
         ... class Scaled(pv.methods.Method):
         ...     name = "scaled"
-        ...     def parts(self):
+        ...     def parts(self, steps):
         ...         return pv.methods.Parts(
         ...             rule=pv.updates.sgd(),
         ...             controller=pv.updates.scheduled(0.1),
@@ -52,20 +67,35 @@ class Method:
 
     name: ClassVar[str] = ""
     clip: float = field(default=1.0, kw_only=True)
+    clipping: Clipping = field(default_factory=threshold, kw_only=True)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "clip", positive("clip", self.clip))
-        self.parts()  # which checks the rest
+        if not isinstance(self.clipping, Clipping):
+            raise ArgumentError(
+                f"Expected clipping to be one of pv.clipping, got clipping={self.clipping!r}. Use "
+                "pv.clipping.threshold()."
+            )
+        self.parts(1)  # which checks the rest
 
-    def parts(self) -> Parts:
-        """Return the parts."""
+    def parts(self, steps: int) -> Parts:
+        """Return the parts for a run of so many steps."""
         raise TypeError(f"{type(self).__name__} does not say what its parts are.")
 
     def describe(self) -> str:
         """Return the method and its settings in words."""
         settings = ", ".join(
-            f"{f.name}={'a schedule' if callable(v) else v}"
-            for f in fields(self)
-            for v in [getattr(self, f.name)]
+            f"{each.name}={_in_words(value)}"
+            for each in fields(self)
+            if (value := getattr(self, each.name)) is not None
+            and (each.name, value) != ("clipping", threshold())
         )
         return f"{self.name} ({settings})"
+
+
+def _in_words(value: object) -> str:
+    """Return a setting in words; what is not a setting but data is not shown."""
+    if callable(value):
+        return "a schedule"
+    own = isinstance(value, int | float | str) or type(value).__module__.startswith("privada")
+    return str(value) if own else "data"

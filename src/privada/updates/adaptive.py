@@ -1,13 +1,15 @@
 """Adaptive rules on releases: all of it is post-processing, so adaptivity is free."""
 
+import math
 from collections.abc import Callable
 
-from torch import Tensor
+import torch
 
 from privada.core.tensors import Parameters
-from privada.core.validation import fraction, positive
+from privada.core.validation import fraction, not_negative, positive
 from privada.core.values import Release
-from privada.updates.rules import Rule, State
+from privada.updates.projections import Projection
+from privada.updates.rules import Move, Rule, State, within
 
 
 def _moments(*names: str) -> Callable[[Parameters], State]:
@@ -33,13 +35,13 @@ def adam(beta1: float = 0.9, beta2: float = 0.999, eps: float = 1e-8) -> Rule:
 
     def update(
         release: Release, state: State, parameters: Parameters, lr: float
-    ) -> tuple[Tensor, State]:
+    ) -> tuple[Move, State]:
         gradient, step = release.gradient, state["step"] + 1
         first = state["first"].lerp(gradient, 1 - beta1)
         second = (beta2 * state["second"]).addcmul_(gradient, gradient, value=1 - beta2)
         root = (second / (1 - beta2**step)).sqrt_().add_(eps)
-        change = (first / root).mul_(-lr / (1 - beta1**step))
-        return change, {"step": step, "first": first, "second": second}
+        move = Move(first / root, -lr / (1 - beta1**step))
+        return move, {"step": step, "first": first, "second": second}
 
     return Rule(_moments("first", "second"), update)
 
@@ -61,11 +63,17 @@ def adam_without_second_moment(beta1: float = 0.9, eps: float = 1e-8) -> Rule:
 
     def update(
         release: Release, state: State, parameters: Parameters, lr: float
-    ) -> tuple[Tensor, State]:
+    ) -> tuple[Move, State]:
         step = state["step"] + 1
         first = state["first"].lerp(release.gradient, 1 - beta1)
-        change = first * (-lr / (1 - beta1**step)) / (release.gradient_std + eps)
-        return change, {"step": step, "first": first}
+        length = -lr / (1 - beta1**step)
+        std = release.gradient_std
+        move = (
+            Move(first, length / (std + eps))
+            if isinstance(std, float)
+            else Move(first / (std + eps), length)
+        )
+        return move, {"step": step, "first": first}
 
     return Rule(_moments("first"), update)
 
@@ -83,31 +91,95 @@ def rmsprop(decay: float = 0.99, eps: float = 1e-8) -> Rule:
 
     def update(
         release: Release, state: State, parameters: Parameters, lr: float
-    ) -> tuple[Tensor, State]:
+    ) -> tuple[Move, State]:
         gradient = release.gradient
         second = (decay * state["second"]).addcmul_(gradient, gradient, value=1 - decay)
-        return (gradient / (second.sqrt() + eps)).mul_(-lr), {"second": second}
+        return Move(gradient / (second.sqrt() + eps), -lr), {"second": second}
 
     return Rule(lambda parameters: {"second": parameters.zeros()}, update)
 
 
-def adagrad(eps: float = 1e-10) -> Rule:
+def adagrad(eps: float = 1e-10, onto: Projection | None = None) -> Rule:
     """Return diagonal AdaGrad: s <- s + v^2, and the step is -lr v / (sqrt(s) + eps).
+
+    Edge cases: with `onto`, each point is projected on that set in the norm of the step itself,
+    sum_j (sqrt(s_j) + eps) x_j^2 / lr.
 
     Example:
         >>> from privada.updates import adagrad
         >>> rule = adagrad()
 
     Reference: Duchi, Hazan and Singer (2011), Adaptive Subgradient Methods; as DP-AdaGrad in 000
-    and private AdaGrad in 004.
+    and in Algorithm 2 of 004.
     """
     eps = positive("eps", eps)
 
     def update(
         release: Release, state: State, parameters: Parameters, lr: float
-    ) -> tuple[Tensor, State]:
+    ) -> tuple[Move, State]:
         gradient = release.gradient
         total = state["total"] + gradient * gradient
-        return (gradient / (total.sqrt() + eps)).mul_(-lr), {"total": total}
+        metric = total.sqrt().add_(eps)
+        move = within(onto, parameters, Move(gradient / metric, -lr), metric)
+        return move, {"total": total}
 
     return Rule(lambda parameters: {"total": parameters.zeros()}, update)
+
+
+def adagrad_norm(first: float = 0.0, least: float = 0.0, onto: Projection | None = None) -> Rule:
+    """Return AdaGrad with one step size: b^2 <- b^2 + max(|v|^2, least), the step is -lr v / b.
+
+    b^2 starts at `first`. The norm is that of the released gradient, noise included, so that
+    nothing is looked at twice.
+
+    Edge cases: with `onto`, each point is projected on that set. A release that is exactly zero at
+    the start moves nothing.
+
+    Example:
+        >>> from privada.updates import adagrad_norm
+        >>> rule = adagrad_norm(first=20.0, least=1e-5)
+
+    Reference: Asi et al. (2021), Private Adaptive Gradient Methods for Convex Optimization (004),
+    Algorithm 1, with `first` 0; Wu et al. (2021), Adaptive Differentially Private Empirical Risk
+    Minimization (003), Section 5.2.
+    """
+    first, least = not_negative("first", first), not_negative("least", least)
+
+    def update(
+        release: Release, state: State, parameters: Parameters, lr: float
+    ) -> tuple[Move, State]:
+        gradient = release.gradient
+        total = state["total"] + max(float(gradient.square().sum(dtype=torch.float64)), least)
+        length = -lr / math.sqrt(total) if total > 0 else 0.0
+        return within(onto, parameters, Move(gradient, length)), {"total": total}
+
+    return Rule(lambda parameters: {"total": first}, update)
+
+
+def adam_bias_corrected(beta1: float = 0.9, beta2: float = 0.999, floor: float = 5e-8) -> Rule:
+    """Return Adam with the noise's share taken out of its second moment.
+
+    The step is -lr (m / (1 - b1^t)) / sqrt(max(s / (1 - b2^t) - std^2, floor)), std being the
+    standard deviation of the noise in the released gradient.
+
+    Example:
+        >>> from privada.updates import adam_bias_corrected
+        >>> rule = adam_bias_corrected()
+
+    Reference: Tang, Shpilevskiy and Lecuyer (2024), DP-AdamBC: Your DP-Adam Is Actually DP-SGD
+    (Unless You Apply Bias Correction).
+    """
+    beta1, beta2 = fraction("beta1", beta1), fraction("beta2", beta2)
+    floor = positive("floor", floor)
+
+    def update(
+        release: Release, state: State, parameters: Parameters, lr: float
+    ) -> tuple[Move, State]:
+        gradient, step = release.gradient, state["step"] + 1
+        first = state["first"].lerp(gradient, 1 - beta1)
+        second = (beta2 * state["second"]).addcmul_(gradient, gradient, value=1 - beta2)
+        signal = (second / (1 - beta2**step)).sub_(release.gradient_std**2).clamp_(min=floor)
+        move = Move(first / signal.sqrt_(), -lr / (1 - beta1**step))
+        return move, {"step": step, "first": first, "second": second}
+
+    return Rule(_moments("first", "second"), update)

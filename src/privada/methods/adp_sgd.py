@@ -1,0 +1,80 @@
+"""ADP-SGD: noise that grows as the steps get smaller."""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import ClassVar
+
+from privada.core.validation import not_negative, positive
+from privada.methods.method import Method, Parts
+from privada.noise import Schedule
+from privada.updates import Rule, adagrad_norm, scheduled, sgd
+
+
+@dataclass(frozen=True)
+class ADPSGD(Method):
+    """Private gradient descent with a decaying step and noise that is adapted to it.
+
+    Step t = 1, 2, ... is -lr / b_t times a release with noise sigma alpha_t; alpha_t^2 = b_t makes
+    the noise in the answer least for the same privacy, since small steps can bear more of it.
+
+    Args:
+        lr: eta; the learning rate of step t is eta / b_t.
+        divisor: b_t as a function of t, counted from 1; by default sqrt(20 + t). For any other
+            schedule of learning rates eta_t, b_t = eta / eta_t.
+        alpha: the relative noise as a function of t; by default sqrt(b_t). A constant 1 gives
+            DP-SGD.
+        adaptive: whether b_t is found on the way instead, b_t^2 = b_(t-1)^2 + max(|v_t|^2, least)
+            over releases v_t, with b_0^2 = `first`; alpha_t^2 = sqrt(first + growth t) then.
+        first, least, growth: of the adaptive form.
+        clip: the largest norm that one example's gradient may keep.
+
+    Guarantee: step t is a Gaussian release of a sum of sensitivity `clip` with the multiplier
+    sigma alpha_t. The whole schedule is known before the first step and charged for as it is; with
+    a budget, sigma is calibrated so that all of it fits.
+
+    Edge cases: a constant factor in alpha makes no difference under a budget.
+
+    Example:
+        >>> import privada as pv
+        >>> method = pv.methods.ADPSGD(lr=1.0)
+        >>> [round(method.parts(3).schedule.factor(t) ** 4) for t in range(3)]
+        [21, 22, 23]
+
+    Reference: Wu et al. (2021), Adaptive Differentially Private Empirical Risk Minimization (003),
+    Algorithm 1, Remark 4.1, Sections 5.1 and 5.2; its norm of the raw gradient is that of the
+    release here, and its advanced composition is tight accounting.
+    """
+
+    name: ClassVar[str] = "adp-sgd"
+    lr: float = 1.0
+    divisor: Callable[[int], float] | None = None
+    alpha: Callable[[int], float] | None = None
+    adaptive: bool = False
+    first: float = 20.0
+    least: float = 1e-5
+    growth: float = 1.0
+
+    def parts(self, steps: int) -> Parts:
+        """Return gradient descent with the decaying or the found step, and the noise schedule."""
+        lr, alpha = positive("lr", self.lr), self.alpha or self._fitting
+        factors = tuple(positive("alpha", alpha(t)) for t in range(1, steps + 1))
+        rule, rate = self._rule(), lr
+        if self.adaptive:
+            return Parts(rule, scheduled(rate), schedule=Schedule(factors))
+        return Parts(
+            rule, scheduled(lambda step: lr / self._b(step + 1)), schedule=Schedule(factors)
+        )
+
+    def _rule(self) -> Rule:
+        return adagrad_norm(self.first, self.least) if self.adaptive else sgd()
+
+    def _b(self, t: int) -> float:
+        return positive("divisor", math.sqrt(20 + t) if self.divisor is None else self.divisor(t))
+
+    def _fitting(self, t: int) -> float:
+        """Return sqrt(b_t), or the guess of it that is fixed beforehand."""
+        if not self.adaptive:
+            return math.sqrt(self._b(t))
+        guess = not_negative("first", self.first) + positive("growth", self.growth) * t
+        return math.sqrt(math.sqrt(guess))

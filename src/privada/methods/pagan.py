@@ -1,0 +1,61 @@
+"""PAGAN: private AdaGrad in an ellipsoid."""
+
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+from privada.geometry import Moments, Shape, isotropic
+from privada.methods.method import Method, Parts
+from privada.methods.pasan import ellipsoid_of
+from privada.updates import Projection, adagrad, averaged, scheduled
+
+
+@dataclass(frozen=True)
+class PAGAN(Method):
+    """Private AdaGrad with noise that is adapted to the gradients.
+
+    Gradients are clipped and noised in an ellipsoid with half axes clip sigma_j^exponent and
+    mapped back; theta_j <- theta_j - lr v_j / sqrt(sum of v_j^2 so far), projected in the norm
+    that belongs to these step sizes. The answer is the mean of all points.
+
+    Args:
+        lr: alpha, of the order of the diameter of the feasible set in a coordinate.
+        geometry: the moments sigma_j: `pv.geometry.known_moments`, `public_moments` or
+            `private_second_moments`, which is charged; or any shape, taken as it is.
+        exponent: of the moments; 2/3 is best for sub-Gaussian coordinates.
+        onto: the feasible set: `pv.updates.box`, `ball` or `simplex`; none by default.
+        averaging: whether the model becomes the mean of all points at the end of the run.
+        eps: added to the root of the sum of squares.
+        clip: the threshold B_0: the radius of the ellipsoid in the space of sigma^exponent.
+        clipping: `pv.clipping.ellipsoid()` projects on the ellipsoid in the Euclidean norm, as
+            printed; by default gradients are shortened.
+
+    Guarantee: each step is a Gaussian release of a sum of sensitivity `clip` in the whitened
+    space; the rest is post-processing.
+
+    Edge cases: in an isotropic geometry it is DP-AdaGrad with averaging.
+
+    Example:
+        >>> import torch, privada as pv
+        >>> moments = pv.geometry.known_moments(torch.arange(1.0, 5.0) ** -1.5)
+        >>> method = pv.methods.PAGAN(lr=0.1, geometry=moments, onto=pv.updates.box(-1, 1))
+
+    Reference: Asi et al. (2021), Private Adaptive Gradient Methods for Convex Optimization (004),
+    Algorithm 2.
+    """
+
+    name: ClassVar[str] = "pagan"
+    lr: float
+    geometry: Shape | Moments = field(default_factory=isotropic)
+    exponent: float = 2 / 3
+    onto: Projection | None = None
+    averaging: bool = True
+    eps: float = 1e-10
+
+    def parts(self, steps: int) -> Parts:
+        """Return AdaGrad in the ellipsoid, averaged."""
+        rule = adagrad(self.eps, onto=self.onto)
+        return Parts(
+            rule=averaged(rule) if self.averaging else rule,
+            controller=scheduled(self.lr),
+            geometry=ellipsoid_of(self.geometry, self.exponent),
+        )

@@ -1,0 +1,61 @@
+"""PASAN: private SGD with one adaptive step size, in an ellipsoid."""
+
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+from privada.geometry import Moments, Shape, isotropic
+from privada.methods.method import Method, Parts
+from privada.updates import Projection, Rule, adagrad_norm, averaged, scheduled
+
+
+def ellipsoid_of(geometry: Shape | Moments, exponent: float) -> Shape:
+    """Return the ellipsoid of moments; any other shape as it is."""
+    return geometry.ellipsoid(exponent) if isinstance(geometry, Moments) else geometry
+
+
+@dataclass(frozen=True)
+class PASAN(Method):
+    """Private adaptive SGD with noise that is adapted to the gradients.
+
+    Gradients are clipped and noised in an ellipsoid with half axes clip sigma_j^exponent and
+    mapped back; theta <- projection of theta - lr v / sqrt(sum of |v|^2 so far). The answer is the
+    mean of all points.
+
+    Args:
+        lr: alpha, of the order of the diameter of the feasible set.
+        geometry: the moments sigma_j: `pv.geometry.known_moments`, `public_moments` or
+            `private_second_moments`, which is charged; or any shape, taken as it is.
+        exponent: of the moments; 1/2 is best for sub-Gaussian coordinates.
+        onto: the feasible set: `pv.updates.box`, `ball` or `simplex`; none by default.
+        averaging: whether the model becomes the mean of all points at the end of the run.
+        clip: the threshold B_0: the radius of the ellipsoid in the space of sigma^exponent.
+        clipping: `pv.clipping.ellipsoid()` projects on the ellipsoid in the Euclidean norm, as
+            printed; by default gradients are shortened.
+
+    Guarantee: each step is a Gaussian release of a sum of sensitivity `clip` in the whitened
+    space; the rest is post-processing.
+
+    Example:
+        >>> import torch, privada as pv
+        >>> moments = pv.geometry.known_moments(torch.arange(1.0, 5.0) ** -1.5)
+        >>> method = pv.methods.PASAN(lr=0.1, geometry=moments, onto=pv.updates.box(-1, 1))
+
+    Reference: Asi et al. (2021), Private Adaptive Gradient Methods for Convex Optimization (004),
+    Algorithm 1.
+    """
+
+    name: ClassVar[str] = "pasan"
+    lr: float
+    geometry: Shape | Moments = field(default_factory=isotropic)
+    exponent: float = 1 / 2
+    onto: Projection | None = None
+    averaging: bool = True
+
+    def parts(self, steps: int) -> Parts:
+        """Return AdaGrad with one step size, in the ellipsoid, averaged."""
+        rule: Rule = adagrad_norm(onto=self.onto)
+        return Parts(
+            rule=averaged(rule) if self.averaging else rule,
+            controller=scheduled(self.lr),
+            geometry=ellipsoid_of(self.geometry, self.exponent),
+        )

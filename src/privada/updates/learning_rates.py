@@ -1,0 +1,112 @@
+"""Learning rates: numbers, functions of the step, and the schedules of the papers."""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from privada.core.validation import not_negative, positive, whole
+
+LearningRate = float | Callable[[int], float]
+
+
+def rate_of(lr: LearningRate) -> Callable[[int], float]:
+    """Return a learning rate as a function of the step, counted from 0, checked as it is used."""
+    if callable(lr):
+        return lambda step: positive("lr", lr(step))
+    fixed = positive("lr", lr)
+    return lambda step: fixed
+
+
+def inverse_sqrt(lr: float) -> Callable[[int], float]:
+    """Return lr / sqrt(t), t counting steps from 1.
+
+    Example:
+        >>> from privada.updates import inverse_sqrt
+        >>> inverse_sqrt(0.5)(3)
+        0.25
+
+    Reference: Li et al. (2022), Private Adaptive Optimization with Side Information (000),
+    Theorem 2.
+    """
+    lr = positive("lr", lr)
+    return lambda step: lr / math.sqrt(step + 1)
+
+
+def decaying(lr: float, a: float = 20.0, c: float = 1.0) -> Callable[[int], float]:
+    """Return lr / sqrt(a + c t), t counting steps from 1.
+
+    Example:
+        >>> from privada.updates import decaying
+        >>> decaying(1.0, a=3.0)(0)
+        0.5
+
+    Reference: Wu et al. (2021), Adaptive Differentially Private Empirical Risk Minimization (003),
+    Sections 5.1 and 6, with a = 20 and c = 1.
+    """
+    lr, a, c = positive("lr", lr), not_negative("a", a), positive("c", c)
+    return lambda step: lr / math.sqrt(a + c * (step + 1))
+
+
+def cosine(lr: float, steps: int, last: float = 0.01) -> Callable[[int], float]:
+    """Return half a period of a cosine, from lr down to `last` times lr over `steps` steps.
+
+    Edge cases: after `steps` steps it stays where it is.
+
+    Example:
+        >>> from privada.updates import cosine
+        >>> round(cosine(0.1, steps=101)(50), 4)
+        0.0505
+
+    Reference: Loshchilov and Hutter (2017), SGDR: Stochastic Gradient Descent with Warm Restarts.
+    """
+    lr, steps, last = positive("lr", lr), whole("steps", steps), positive("last", last)
+
+    def at(step: int) -> float:
+        done = min(1.0, step / max(1, steps - 1))
+        return lr * (last + (1 - last) * (1 + math.cos(math.pi * done)) / 2)
+
+    return at
+
+
+def warmed_up(lr: LearningRate, steps: int) -> Callable[[int], float]:
+    """Return a learning rate that grows evenly over its first `steps` steps.
+
+    Example:
+        >>> from privada.updates import warmed_up
+        >>> warmed_up(0.4, steps=4)(0)
+        0.1
+
+    Reference: Goyal et al. (2017), Accurate, Large Minibatch SGD, Section 2.2.
+    """
+    at, steps = rate_of(lr), whole("steps", steps)
+    return lambda step: at(step) * min(1.0, (step + 1) / steps)
+
+
+def from_torch(
+    scheduler: Callable[[torch.optim.Optimizer], Any], lr: float
+) -> Callable[[int], float]:
+    """Return the learning rates that a scheduler of torch.optim.lr_scheduler gives.
+
+    `scheduler` makes it from an optimiser. Schedulers that look at a metric cannot be used: there
+    is no metric on private data to look at for free.
+
+    Example:
+        >>> import torch
+        >>> from privada.updates import from_torch
+        >>> halved = from_torch(lambda o: torch.optim.lr_scheduler.StepLR(o, 10, gamma=0.5), lr=0.2)
+        >>> halved(9), halved(10)
+        (0.2, 0.1)
+    """
+    optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=positive("lr", lr))
+    made, found = scheduler(optimizer), [float(optimizer.param_groups[0]["lr"])]
+
+    def at(step: int) -> float:
+        while len(found) <= step:
+            optimizer.step()
+            made.step()
+            found.append(float(optimizer.param_groups[0]["lr"]))
+        return found[step]
+
+    return at

@@ -1,0 +1,162 @@
+"""Settings of methods: wrong ones are named before anything is charged; odd ones work."""
+
+import numpy as np
+import pytest
+import torch
+from scipy import sparse
+
+import privada as pv
+from tests.methods.problem import CLIP, FEATURES, PUBLIC, SIZE, X, Y, flat, trainer
+
+MOMENTS = pv.geometry.known_moments(1.0)
+WRONG = {
+    "adadps without scales": (lambda: pv.methods.AdaDPS(lr=0.1, geometry=[1, 2]), "geometry"),
+    "adadps form": (lambda: pv.geometry.public_gradients(PUBLIC, "sgd"), "form"),
+    "adadps decay": (lambda: pv.geometry.public_gradients(PUBLIC, decay=1.0), "decay"),
+    "adadps eps": (lambda: pv.geometry.public_gradients(PUBLIC, eps=0.0), "eps"),
+    "adadps mix": (lambda: pv.geometry.public_gradients(PUBLIC, "adam", mix=0.0), "mix"),
+    "adadps every": (lambda: pv.geometry.public_gradients(PUBLIC, every=0), "every"),
+    "public batch": (lambda: pv.Public(PUBLIC, batch_size=0), "batch_size"),
+    "theorem 2": (lambda: pv.geometry.theorem_2(gamma=2.0), "gamma"),
+    "dp-r-pub decay": (lambda: pv.methods.DPRPub(lr=0.1, public=PUBLIC, decay=2), "decay"),
+    "dp-adam-pub mix": (lambda: pv.methods.DPAdamPub(lr=0.1, public=PUBLIC, mix=1.5), "mix"),
+    "pda-dpmd weight": (lambda: pv.methods.PDADPMD(lr=0.1, public=PUBLIC, weight=-1), "weight"),
+    "pdp-sgd k": (lambda: pv.methods.PDPSGD(lr=0.1, public=PUBLIC, dimensions=0), "dimensions"),
+    "pasan exponent": (lambda: pv.methods.PASAN(lr=1, geometry=MOMENTS, exponent=0), "exponent"),
+    "pagan lr": (lambda: pv.methods.PAGAN(lr=0.0), "lr"),
+    "adadp tolerance": (lambda: pv.methods.ADADP(tolerance=-1.0), "tolerance"),
+    "adadp follow": (lambda: pv.methods.ADADP(follow="quarters"), "follow"),
+    "adadp bounds": (lambda: pv.methods.ADADP(least=1.2, most=1.1), "least <= most"),
+    "adadp freeze": (lambda: pv.methods.ADADP(freeze=3), "epoch"),
+    "step doubling": (lambda: pv.updates.step_doubling(0.1), "tolerance or steps"),
+    "adp-sgd alpha": (lambda: pv.methods.ADPSGD(alpha=lambda t: 0.0), "alpha"),
+    "adp-sgd divisor": (lambda: pv.methods.ADPSGD(divisor=lambda t: -t), "divisor"),
+    "adp-sgd growth": (lambda: pv.methods.ADPSGD(adaptive=True, growth=0.0), "growth"),
+    "moments ratio": (lambda: pv.geometry.private_second_moments(1.0, ratio=1.0), "ratio > 1"),
+    "moments noise": (lambda: pv.geometry.private_second_moments(0.0), "noise_multiplier"),
+    "dp-adam-bc floor": (lambda: pv.methods.DPAdamBC(floor=0.0), "floor"),
+    "scale eps": (lambda: pv.methods.ScaleThenPrivatise(eps_scale=-1.0), "eps"),
+    "dp2 turns": (lambda: pv.methods.DP2RMSProp(lr=1, adaptive_lr=1, plain=0), "plain"),
+    "clipping": (lambda: pv.methods.DPSGD(lr=0.1, clipping="flat"), "clipping"),
+    "features": (lambda: pv.geometry.by_feature([1.0, 0.0]), "scales"),
+    "frequency": (lambda: pv.geometry.token_frequency([0, 0]), "counts"),
+    "negative counts": (lambda: pv.geometry.token_frequency([1, -1]), "counts"),
+    "tf-idf": (lambda: pv.geometry.tf_idf(np.ones((3, 2))), "counts"),
+    "no rows": (lambda: pv.geometry.feature_moments(np.zeros((0, 3))), "features"),
+    "warm start": (lambda: pv.warm_start(torch.nn.Linear(1, 1), None, PUBLIC, steps=-1), "steps"),
+}
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_a_wrong_setting_is_an_error_that_names_it(case):
+    make, words = WRONG[case]
+    with pytest.raises(pv.ArgumentError, match=words):
+        make()
+
+
+UNFIT = {
+    "features": pv.geometry.by_feature([1.0, 2.0]),
+    "diagonal": pv.geometry.diagonal(torch.ones(SIZE + 1)),
+    "moments": pv.geometry.known_moments(torch.ones(SIZE + 1)).ellipsoid(0.5),
+    "public": pv.geometry.public_gradients((np.zeros((5, FEATURES + 1)), np.zeros(5, int))),
+}
+
+
+@pytest.mark.parametrize("name", UNFIT)
+def test_side_information_for_another_model_is_refused_at_once(name):
+    method = pv.methods.AdaDPS(lr=0.1, geometry=UNFIT[name])
+    with pytest.raises((pv.ArgumentError, pv.DataError), match="Expected"):
+        trainer(method)
+
+
+@pytest.mark.parametrize("name", ["dp-r-pub", "dp-adam-pub", "pda-dpmd", "pdp-sgd"])
+def test_public_data_of_other_shapes_is_refused_at_once(name):
+    public = np.zeros((5, FEATURES + 1)), np.zeros(5, int)
+    method = pv.methods.get(name)(lr=0.1, public=public)
+    with pytest.raises(pv.DataError, match="Expected public examples"):
+        trainer(method)
+
+
+def test_public_batches_are_drawn_afresh_and_repeat_with_their_number():
+    run = trainer(pv.methods.DPSGD(lr=0.1))
+    parameters = run._run.parameters
+    public = pv.Public((X, Y), batch_size=6)
+    first, again = (parameters.public_gradient(public, 3) for _ in range(2))
+    assert torch.equal(first, again)
+    assert not torch.equal(first, parameters.public_gradient(public, 4))
+    assert not torch.equal(first, parameters.public_gradient(pv.Public((X, Y), 6, seed=1), 3))
+    every = parameters.public_gradient(pv.Public((X, Y)), 0)
+    mean = parameters.public_gradients(pv.Public((X, Y)), 0).mean(dim=0)
+    torch.testing.assert_close(every, mean)
+    squares = parameters.public_gradients(pv.Public((X, Y)), 0).square().mean(dim=0)
+    torch.testing.assert_close(parameters.public_squares(pv.Public((X, Y)), 0), squares)
+    sparse_ones = parameters.public_gradient(pv.Public((sparse.csr_matrix(X), Y)), 0)
+    torch.testing.assert_close(sparse_ones, every)
+
+
+def test_public_gradients_leave_the_global_generator_and_the_model_alone():
+    model = torch.nn.Sequential(torch.nn.Linear(4, 5), torch.nn.Dropout(0.5), torch.nn.Linear(5, 3))
+    geometry = pv.geometry.public_gradients(PUBLIC, eps=0.1)
+    run = pv.Trainer(
+        model.double(), torch.nn.CrossEntropyLoss(), (X, Y), batch_size=6, steps=3,
+        method=pv.methods.AdaDPS(lr=0.1, geometry=geometry), noise_multiplier=1.0, delta=1e-3,
+    )  # fmt: skip
+    state = torch.get_rng_state()
+    run.step()
+    assert torch.equal(state, torch.get_rng_state())
+    assert all(p.grad is None for p in model.parameters())
+
+
+def test_a_method_serves_several_trainers_at_once():
+    """Two runs that share a method, taken in turns, are as if each were alone."""
+    method = pv.methods.AdaDPS(
+        lr=0.1, geometry=pv.geometry.public_gradients(PUBLIC, eps=0.1, every=2), clip=CLIP
+    )
+    alone = [flat(trainer(method, 6, seed=seed).fit().model) for seed in (1, 2)]
+    runs = [trainer(method, 6, seed=seed) for seed in (1, 2)]
+    for _ in range(6):
+        for run in runs:
+            run.step()
+    for run, expected in zip(runs, alone, strict=True):
+        np.testing.assert_array_equal(flat(run.model), expected)
+
+
+def test_a_run_that_is_finished_early_answers_with_the_mean_so_far():
+    method = pv.methods.PAGAN(lr=0.3, clip=CLIP)
+    run, points = trainer(method, 9, seed=1), []
+    for _ in range(4):
+        run.step()
+        points.append(flat(run.model))
+    run.finish()
+    np.testing.assert_allclose(flat(run.model), np.mean(points, axis=0), rtol=1e-12)
+    run.finish()
+    np.testing.assert_allclose(flat(run.model), np.mean(points, axis=0), rtol=1e-12)
+    with pytest.raises(pv.ArgumentError, match="finish"):
+        run.step()
+    run.fit()
+    assert run.steps_done == 4
+    assert sum(run.ledger.totals().values()) == 4
+
+
+def test_a_finished_run_that_is_resumed_stays_finished(tmp_path):
+    settings = {"seed": 1, "ledger": tmp_path / "ledger"}
+    method = pv.methods.PAGAN(lr=0.3, clip=CLIP)
+    run = trainer(method, 5, **settings).fit(checkpoint=tmp_path / "run.pt")
+    again = trainer(method, 5, resume=tmp_path / "run.pt", **settings).fit()
+    np.testing.assert_array_equal(flat(again.model), flat(run.model))
+    assert sum(again.ledger.totals().values()) == 5
+
+
+def test_an_error_of_step_doubling_that_is_no_number_lowers_the_rate():
+    controller = pv.updates.step_doubling(0.1, 1.0)
+    assert controller._factor(float("nan"), 1.0) == 0.9
+    assert controller._factor(float("inf"), 1.0) == 0.9
+    assert controller._factor(0.0, 1.0) == 1.1
+    assert controller._factor(1e-300, 1.0) == 1.1
+
+
+def test_descriptions_hold_no_data():
+    method = pv.methods.DPRPub(lr=0.1, public=(X, Y))
+    assert method.describe() == "dp-r-pub (clip=1.0, lr=0.1, public=data, decay=0.9, eps=1e-08)"
+    method = pv.methods.PAGAN(lr=0.1, geometry=pv.geometry.diagonal(torch.ones(3)))
+    assert "tensor" not in method.describe()

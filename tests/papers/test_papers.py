@@ -1,0 +1,66 @@
+"""The papers' own experiments, as the scripts in papers/ run them."""
+
+import os
+import statistics
+from pathlib import Path
+
+import numpy as np
+import pytest
+from papers.adp_sgd import quadratic
+
+from papers import study
+from tests.oracles import adp_sgd
+
+DATA = os.environ.get("PRIVADA_DATA", "")
+
+
+def test_the_predicted_gain_of_the_schedule_is_the_closed_form():
+    assert quadratic.predicted() == pytest.approx(1.8675, abs=5e-5)
+    assert quadratic.predicted() == pytest.approx(adp_sgd.improvement(adp_sgd.decaying(23_400)))
+
+
+def test_the_schedule_saves_noise_in_a_quadratic():
+    """At 300 steps: the ratio of variances over 400 coordinates and five pairs of runs."""
+    pairs = [[quadratic.variance(kind, 1.0, 300, 1.0, seed) for kind in (False, True)]
+             for seed in range(5)]  # fmt: skip
+    ratio = np.mean([dp for dp, _ in pairs]) / np.mean([adp for _, adp in pairs])
+    # each variance has a relative error of sqrt(2 / 2000), their ratio one of 4.5 %
+    assert ratio == pytest.approx(quadratic.predicted(300), rel=0.15)
+    assert ratio > 1.05
+
+
+def test_a_study_tunes_on_some_seeds_and_reports_others():
+    outcomes = study.compare(_toy, {"a": study.grid(x=(1, 2, 3))}, (10, 11, 12), range(5))
+    (outcome,) = outcomes
+    assert outcome.settings == {"x": 2}
+    assert outcome.figures == (0.0, 1.0, 2.0, 3.0, 4.0)
+    assert outcome.median == 2.0
+    assert "| a | 2 | 0.5 to 3.5 | x 2 of 3 |" in study.table(outcomes, "loss")
+
+
+def _toy(method, settings, seed):
+    return abs(settings["x"] - 2) * 100.0 + seed % 10
+
+
+def medians(trial, settings, seeds=range(10)):
+    """Return the median of each method over seeds."""
+    grids = {method: [each] for method, each in settings.items()}
+    return {o.method: o.median for o in study.compare(trial, grids, (seeds[0],), seeds)}
+
+
+@pytest.mark.slow
+def test_adadps_in_the_sparse_regression():
+    from papers.adadps.sparse_regression import loss
+
+    found = medians(loss, {"dp-sgd": {"lr": 0.1}, "adadps": {"lr": 0.2}})
+    assert found["adadps"] <= 0.6 * found["dp-sgd"]
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not (Path(DATA) / "imdb.npz").is_file(), reason="PRIVADA_DATA has no imdb.npz")
+def test_adadps_on_film_reviews():
+    from papers.adadps import imdb
+
+    settings = {"lr": 3.0, "clip": 10.0}
+    errors = [imdb.imdb_error("adadps", settings, seed) for seed in range(3)]
+    assert 1 - statistics.median(errors) >= 0.855
