@@ -1,0 +1,1 @@
+"""The papers' own experiments, on public names only."""

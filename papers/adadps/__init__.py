@@ -1,0 +1,1 @@
+"""000: Private Adaptive Optimization with Side Information."""

@@ -1,0 +1,1 @@
+"""003: Adaptive Differentially Private Empirical Risk Minimization."""

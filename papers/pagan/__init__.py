@@ -1,0 +1,1 @@
+"""004: Private Adaptive Gradient Methods for Convex Optimization."""
