@@ -116,6 +116,12 @@ class Statement:
         return json.dumps(self.to_dict(), indent=2, allow_nan=True)
 
     def _promise(self) -> str:
+        if not self.private and not self.noise.startswith("seeded"):
+            return (
+                "not a private release. What gradients were clipped in was computed from the "
+                "private records themselves, without noise, as said below. The figures are what "
+                "the same run would guarantee with side information that is public."
+            )
         if not self.private:
             return (
                 "seeded: not a private release. The noise follows from a seed, so whoever knows "
