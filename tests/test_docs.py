@@ -26,7 +26,16 @@ MODULES = [
     for info in pkgutil.walk_packages(pv.__path__, "privada.")
     if not info.name.endswith("__main__")
 ]
-PARTS = (pv, pv.accounting, pv.geometry, pv.methods, pv.noise, pv.sampling, pv.updates)
+PARTS = (
+    pv,
+    pv.accounting,
+    pv.geometry,
+    pv.methods,
+    pv.noise,
+    pv.sampling,
+    pv.selection,
+    pv.updates,
+)
 PUBLIC = [(part, name) for part in PARTS for name in part.__all__]
 
 

@@ -8,7 +8,16 @@ from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
 
-_MODULES = ("accounting", "clipping", "geometry", "methods", "noise", "sampling", "updates")
+_MODULES = (
+    "accounting",
+    "clipping",
+    "geometry",
+    "methods",
+    "noise",
+    "sampling",
+    "selection",
+    "updates",
+)
 _NAMES = {
     "Budget": "privada.accounting",
     "Ledger": "privada.accounting",
@@ -33,7 +42,16 @@ _NAMES = {
 }
 
 if TYPE_CHECKING:
-    from privada import accounting, clipping, geometry, methods, noise, sampling, updates
+    from privada import (
+        accounting,
+        clipping,
+        geometry,
+        methods,
+        noise,
+        sampling,
+        selection,
+        updates,
+    )
     from privada.accounting import Budget, Ledger, Statement
     from privada.core.errors import (
         ArgumentError,
@@ -79,6 +97,7 @@ __all__ = [
     "methods",
     "noise",
     "sampling",
+    "selection",
     "updates",
     "warm_start",
 ]

@@ -97,8 +97,15 @@ def test_alike_charges_are_counted_together():
 
 
 def test_a_seeded_run_promises_nothing():
+    said = page(private=False, noise="seeded: not a private release")
+    assert "seeded: not a private release. The noise follows from a seed" in said
+    assert "is (" not in said
+
+
+def test_a_run_in_a_shape_from_private_records_promises_nothing():
     said = page(private=False)
-    assert "seeded: not a private release" in said
+    assert "not a private release. What gradients were clipped in was computed" in said
+    assert "seeded" not in said
     assert "is (" not in said
     assert "seeded" not in page()
     assert "is (" in page()

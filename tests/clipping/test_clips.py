@@ -25,6 +25,7 @@ from privada.clipping import (
     threshold,
 )
 from privada.clipping.clips import Automatic, Threshold
+from privada.clipping.contributions import Outer, Piece, lengths, rounding_of
 from privada.clipping.one_pass import OnePassEngine
 from privada.clipping.reference import PerExampleEngine
 from privada.core.errors import ArgumentError
@@ -40,6 +41,15 @@ from tests.contracts.test_clippings import Direct, add_up
 from tests.contracts.test_engines import GEOMETRIES, make, whitening
 from tests.oracles import clippings as oracles
 from tests.oracles.examples import gradients
+
+
+@pytest.fixture(autouse=True)
+def _own_generator():
+    """Leave torch's generator as it was."""
+    with torch.random.fork_rng():
+        torch.manual_seed(7)
+        yield
+
 
 ALL = [threshold(), automatic(), automatic(2.0), ellipsoid(), microbatches(1), microbatches(4)]
 entropy = functional.cross_entropy
@@ -163,7 +173,6 @@ def test_one_example_has_at_most_the_clip_norm(name, seed, large, spread, kind, 
 @pytest.mark.parametrize("name", [*norms.MODELS, "sparse", "tied sequences"])
 def test_numbers_that_underflow_do_not_lengthen_a_gradient(name, chosen):
     """A huge number times a tiny one, which a factor takes below the normal numbers."""
-    torch.manual_seed(5)
     for turn in range(150):
         large = 10 ** float(torch.empty(1).uniform_(30, 38.4))
         small = 10 ** float(torch.empty(1).uniform_(-44, -20))
@@ -204,6 +213,111 @@ class Twice(nn.Module):
 
     def forward(self, x):
         return functional.linear(x, self.weight) + functional.linear(2 * x, self.weight)
+
+
+@pytest.mark.parametrize("name", norms.MODELS)
+@given(
+    seed=norms.SEEDS,
+    first=st.floats(-40, 38),
+    excess=st.floats(-2, 5),
+    clip=st.floats(-6, 3),
+    geometry=st.sampled_from(["isotropic", "small", "diagonal", "shifted"]),
+    cancels=st.booleans(),
+    chosen=st.sampled_from([threshold(), automatic(1e-6), automatic(), ellipsoid()]),
+)
+@settings(max_examples=60, deadline=None)
+def test_gradients_about_as_long_as_the_clip_norm_do_not_exceed_it(
+    name, seed, first, excess, clip, geometry, cancels, chosen
+):
+    """Made of factors of any two sizes, in sums that cancel or not."""
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        tokens = isinstance(norms.MODELS[name][1], int)
+        second = min(38.0, clip + excess - (0 if tokens else first))
+        engine, parameters, batch = norms.make(name, [10**first, 10**second], size=3)
+        shape = norms.geometry("isotropic", parameters, 0.0)
+        if geometry == "small":
+            shape = Whitening(torch.full((parameters.size,), 1e-7), None)
+            batch = replace(batch, targets=1e-7 * batch.targets)
+        elif geometry != "isotropic":
+            shape = norms.geometry(geometry, parameters, 1.0)
+    inputs, targets = batch.inputs[:1], batch.targets[:1]
+    if cancels and name in ("sequences", "gram"):
+        half = inputs.shape[1] // 2
+        inputs[:, half : 2 * half] = inputs[:, :half]
+        targets[:, half : 2 * half] = targets[:, :half] * -(1 + 1e-4)
+    engine.clipping = chosen
+    found = engine.clipped_sum(Batch(inputs, targets), shape, 10**clip).value.double()
+    assert float(found.norm()) <= 10**clip * (1 + 1e-6)
+
+
+class Mixed(nn.Module):
+    """A matrix that is multiplied in two ways, which are added up one after the other."""
+
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(6, 4))
+
+    def forward(self, x):
+        product = functional.linear(x[:, :4], self.weight)
+        elements = x[:, 4:].view(-1, 6, 4) * self.weight
+        return torch.cat([product, elements.flatten(1)], dim=1)
+
+
+@pytest.mark.parametrize("kind", ["isotropic", "diagonal", "shifted"])
+@pytest.mark.parametrize("chosen", [threshold(), automatic(1e-6)], ids=repr)
+def test_uses_of_different_kinds_that_cancel_are_not_under_estimated(chosen, kind):
+    model = Mixed()
+    parameters = Parameters(model)
+    example = Batch(norms.unit(3, 28), norms.unit(3, 30))
+    engine = OnePassEngine(model, norms.product, parameters, example, clipping=chosen)
+    for turn in range(200):
+        shape = norms.geometry(kind, parameters, 1.0)
+        a, b = 1e3 * norms.unit(4), norms.unit(6)
+        against = -(b[:, None] * a) * (1 + 10.0 ** -(4 + turn % 3) * norms.unit(6, 4))
+        inputs = torch.cat([a, against.flatten()])[None]
+        targets = torch.cat([b, torch.ones(24)])[None]
+        for clip in (1e-5, 1e-4, 1e-3, 1e-2):
+            found = engine.clipped_sum(Batch(inputs, targets), shape, clip).value.double()
+            assert float(found.norm()) <= clip * (1 + 1e-6)
+
+
+@pytest.mark.parametrize("swapped", [False, True])
+@pytest.mark.parametrize(("large", "small"), [(1e14, 1e-22), (1e12, 3e-21), (1e10, 1e-25)])
+def test_norms_from_gram_matrices_keep_what_underflows_in_them(large, small, swapped):
+    """The squares of the small factors vanish, and their products with the large ones do not."""
+    sizes = (small, large) if swapped else (large, small)
+    inputs, outputs = sizes[0] * norms.unit(4, 3, 30), sizes[1] * norms.unit(4, 3, 20)
+    outer = Outer(Piece(0, (20, 30), (30, 1)), inputs, outputs)
+    true = torch.bmm(outputs.double().mT, inputs.double()).flatten(1).norm(dim=1)
+    assert bool((outer.by_gram(None).sqrt() >= true).all())
+
+
+@pytest.mark.parametrize("size", [0.0, 1e-40, 1e-25, 1e-12, 1.0, 1e15, 1e25, 1e38])
+def test_lengths_are_known_at_any_size(size):
+    values = size * norms.unit(3, 4, 5)
+    for dim in (1, 2):
+        expected = values.double().norm(dim=dim)
+        torch.testing.assert_close(lengths(values, dim), expected, rtol=1e-6, atol=0)
+    cancelling = torch.cat([values, -values], dim=1)
+    rounding = rounding_of(cancelling, torch.full((3, 2), 1e-30))
+    assert bool((rounding > 0).all()) == (size > 0)
+
+
+def test_a_huge_example_spoils_no_other():
+    """It leaves the fast way, and its neighbours stay on it."""
+    engine, parameters, batch = norms.make("sequences", [1, 1])
+    inputs = batch.inputs.clone()
+    inputs[1] *= 1e25
+    shape = norms.geometry("shifted", parameters, 1.0)
+    for chosen in (threshold(), automatic()):
+        engine.clipping = chosen
+        found = engine.clipped_sum(Batch(inputs, batch.targets), shape, 0.5).value
+        rest = torch.tensor([0, 2, 3])
+        others = engine.clipped_sum(Batch(inputs[rest], batch.targets[rest]), shape, 0.5).value
+        own = engine.clipped_sum(Batch(inputs[1:2], batch.targets[1:2]), shape, 0.5).value
+        torch.testing.assert_close(found, others + own, rtol=1e-5, atol=1e-6)
+        assert 0.4999 < float(own.double().norm()) <= 0.5 * (1 + 1e-6)
 
 
 def test_a_huge_input_is_still_clipped_like_any_other():

@@ -16,6 +16,8 @@ from privada.core.errors import ArgumentError
 from privada.core.validation import one_of, probability, whole
 
 ACCOUNTANTS = ("pld", "rdp", "moments")
+# "rdp" keeps to the orders that other libraries use; this, which "pld" falls back on, does not.
+_ALL_ORDERS = "rdp, all orders"
 
 # Up to here every multiplier is charged as it is; beyond, they are grouped and rounded against us.
 _MOST_DISTINCT = {"pld": 48, "rdp": 2000}
@@ -160,6 +162,8 @@ def _epsilon(items: frozenset[tuple[DpEvent, int]], delta: float, accountant: st
     if accountant == "moments":
         return rdp.moments_epsilon(_rdp_total(counts, relation), delta)
     if accountant == "rdp":
+        return rdp.to_epsilon(_rdp_total(counts, relation), delta, common=True)
+    if accountant == _ALL_ORDERS:
         return rdp.to_epsilon(_rdp_total(counts, relation), delta)
     mechanisms = _mechanisms(counts, relation)
     if any(m.sigma == 0 for m in mechanisms):
@@ -170,11 +174,11 @@ def _epsilon(items: frozenset[tuple[DpEvent, int]], delta: float, accountant: st
     if _total_variation(mechanisms) <= delta:
         return 0.0
     if not _within_range(mechanisms, delta):
-        return _epsilon(items, delta, "rdp")
+        return _epsilon(items, delta, _ALL_ORDERS)
     value = _pld_epsilon(mechanisms, delta)
     # The RDP of fixed-size sampling is slow and much looser, unless rounding outgrows delta.
     if relation != REPLACE or pld.rounding(mechanisms) > 0.01 * delta or value == math.inf:
-        value = min(value, _epsilon(items, delta, "rdp"))
+        value = min(value, _epsilon(items, delta, _ALL_ORDERS))
     return value
 
 

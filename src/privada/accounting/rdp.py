@@ -21,11 +21,13 @@ from privada.accounting import events
 
 Vector = NDArray[np.float64]
 
+# Whole orders lie an eighth of an octave apart beyond 64: much noise at a tiny delta needs them.
+_WHOLE = np.concatenate([np.arange(2, 65), *(np.arange(9, 17) * step for step in (8, 16, 32, 64))])
 ORDERS: Vector = np.unique(
-    np.concatenate([np.array(DEFAULT_RDP_ORDERS, dtype=float), 1 + np.arange(1, 10) / 100])
+    np.concatenate([np.array(DEFAULT_RDP_ORDERS, dtype=float), 1 + np.arange(1, 10) / 100, _WHOLE])
 )
-_WHOLE = np.arange(2, 65)
-_WHOLE = np.concatenate([_WHOLE, [128, 256, 512, 1024]])
+# Those that other libraries look at beyond 64: figures at these compare with theirs.
+_COMMON = (ORDERS < 1.1) | np.isin(ORDERS, DEFAULT_RDP_ORDERS)
 # Below this rate the convexity gap that quadrature measures drowns in rounding, and the next
 # whole order, which has a sum without cancellation, bounds a fractional one from above.
 _SMALLEST_RATE = 1e-5
@@ -193,8 +195,10 @@ def total(counts: Mapping[DpEvent, int], relation: str) -> Vector:
     return rdp
 
 
-def to_epsilon(rdp: Vector, delta: float) -> float:
+def to_epsilon(rdp: Vector, delta: float, common: bool = False) -> float:
     """Return the least epsilon that the divergences promise at `delta`.
+
+    With `common`, at the orders that other libraries look at too.
 
     Reference: Canonne, Kamath and Steinke (2020), The Discrete Gaussian for Differential
     Privacy, Proposition 12; and delta^2 <= 1 - exp(-KL) for tiny losses.
@@ -203,7 +207,16 @@ def to_epsilon(rdp: Vector, delta: float) -> float:
     if delta**2 + math.expm1(-float(rdp.min())) > 0:
         return 0.0
     epsilons = rdp + np.log1p(-1 / ORDERS) - np.log(delta * ORDERS) / (ORDERS - 1)
-    return max(0.0, float(np.min(epsilons)))
+    return max(0.0, float(np.min(epsilons[_COMMON] if common else epsilons)))
+
+
+def classic_epsilon(rdp: Vector, delta: float) -> float:
+    """Return the epsilon of the first conversion, at all orders; older papers print it.
+
+    Reference: Mironov (2017), Renyi Differential Privacy, Proposition 3.
+    """
+    rdp = np.where(np.isnan(rdp), np.inf, rdp)
+    return float(np.min(rdp - math.log(delta) / (ORDERS - 1)))
 
 
 def moments_epsilon(rdp: Vector, delta: float) -> float:

@@ -154,6 +154,12 @@ class Contribution(Protocol):
         Their factors are too large for those that they multiply.
         """
 
+    def rounding(self, weights: Weights | None) -> Tensor | None:
+        """Return how far each example's weighted part of a sum may be from its gradient.
+
+        None is for no further than in proportion to the gradient, as where nothing cancels.
+        """
+
     def materialise(self, start: int, stop: int) -> Tensor:
         """Return the gradients of some examples, in the shape of the piece."""
 
@@ -184,14 +190,18 @@ def row_squares(values: Tensor) -> Tensor:
     return raised(found, values.dtype, width)
 
 
-def with_rounding(squares: Tensor, inputs: Tensor, outputs: Tensor, factor: float = 1.0) -> Tensor:
-    """Return squared norms of sums of products, not below those of the same sums made otherwise.
+def rounding_of(inputs: Tensor, outputs: Tensor, factor: float = 1.0) -> Tensor:
+    """Return how far the norm of a sum of products may be from that of the same sum made otherwise.
 
     The clipped sum adds the products up in another order: where they cancel, what is left of them
     is another rounding, in proportion to their sizes.
     """
     each = [lengths(values.flatten(1)) for values in (inputs, outputs)]
-    rounding = 4 * torch.finfo(inputs.dtype).eps * factor * each[0] * each[1]
+    return 4 * torch.finfo(inputs.dtype).eps * factor * each[0] * each[1]
+
+
+def with_rounding(squares: Tensor, rounding: Tensor) -> Tensor:
+    """Return squared norms that are not below those of sums which rounding has taken elsewhere."""
     raised_norms: Tensor = squares.sqrt() + rounding
     return raised_norms.square()
 
@@ -286,6 +296,9 @@ class Whole:
     def extreme(self) -> None:
         """Return none: these are gradients, not factors of them."""
 
+    def rounding(self, weights: Weights | None) -> None:
+        """Return none: the sum is of the gradients that norms are taken from."""
+
     def materialise(self, start: int, stop: int) -> Tensor:
         """Return the gradients of some examples."""
         return self._gradients[start:stop]
@@ -360,10 +373,13 @@ class Outer:
                 if weights is not None:
                     block.mul_(weights.inverse[top:bottom].reshape(-1))
                 found[start:stop] += row_squares(block)
+        return with_rounding(found, self._rounding(weights))
+
+    def _rounding(self, weights: PieceWeights | None) -> Tensor:
         inputs, outputs = self.inputs, self.outputs
         if weights is not None:
             inputs, outputs = inputs * weights.bounds[1], outputs * weights.bounds[0]
-        return with_rounding(found, inputs, outputs)
+        return rounding_of(inputs, outputs)
 
     def _of_vectors(self, a: Tensor, b: Tensor, weights: PieceWeights | None) -> Tensor:
         if weights is None or weights.separable:
@@ -438,6 +454,11 @@ class Outer:
             return None
         return extreme(self.inputs, self.outputs)
 
+    def rounding(self, weights: Weights | None) -> Tensor | None:
+        """Return the rounding of sums over several positions."""
+        several = self.inputs.shape[1] > 1
+        return self._rounding(weights_of(weights, self.piece)) if several else None
+
     def materialise(self, start: int, stop: int) -> Tensor:
         """Return the gradients of some examples."""
         return torch.bmm(self.outputs[start:stop].mT, self.inputs[start:stop])
@@ -503,6 +524,9 @@ class Rows:
     def extreme(self) -> None:
         """Return none: these are gradients, not factors of them."""
 
+    def rounding(self, weights: Weights | None) -> None:
+        """Return none: the sum is of the gradients that norms are taken from."""
+
     def materialise(self, start: int, stop: int) -> Tensor:
         """Return the gradients of some examples."""
         here = (self._example >= start) & (self._example < stop)
@@ -536,7 +560,8 @@ class Sum:
                 return self._of_tied(rows, outer, weights)
         here = weights_of(weights, self.piece)
         parts = spans(self._examples, 24 * self.piece.size)
-        return torch.cat([weighted_squares(self.materialise(*part), here) for part in parts])
+        found = [weighted_squares(self.materialise(*part), here) for part in parts]
+        return with_rounding(torch.cat(found), self.rounding(weights))
 
     @staticmethod
     def _of_tied(rows: Rows, outer: Outer, weights: Weights | None) -> Tensor:
@@ -565,6 +590,15 @@ class Sum:
     def extreme(self) -> Tensor | None:
         """Return the examples that have huge factors."""
         return either(part.extreme() for part in self.parts)
+
+    def rounding(self, weights: Weights | None) -> Tensor:
+        """Return the rounding of the parts, which may cancel each other."""
+        eps = torch.finfo(self.parts[0].materialise(0, 1).dtype).eps
+        total = torch.zeros(self._examples, dtype=torch.float64)
+        for part in self.parts:
+            norms, own = part.squared_norms(weights).sqrt(), part.rounding(weights)
+            total = total.to(norms.device) + 4 * eps * norms + (0.0 if own is None else own)
+        return total
 
     def materialise(self, start: int, stop: int) -> Tensor:
         """Return the gradients of some examples."""

@@ -287,6 +287,9 @@ class OnePassEngine:
                 cross += each.products(moved)
             # |u - m|^2 is a difference of like numbers where u is close to m
             rounding = eps * (4 + math.sqrt(self._parameters.size)) * (squares + own)
+            for each in contributions:  # nor is what cancels in u small beside m
+                loose = each.rounding(weights)
+                rounding = rounding if loose is None else rounding + 4 * math.sqrt(own) * loose
             squares = (squares - 2 * cross + own).clamp_(min=0) + rounding
         return squares.sqrt_().mul_(1 + 8 * eps)
 

@@ -18,6 +18,7 @@ from privada.clipping.contributions import (
     Weights,
     Whole,
     extreme,
+    rounding_of,
     spans,
     weighted_squares,
     weights_of,
@@ -139,12 +140,17 @@ class Patches:
         if self._by_gram() and (here is None or here.separable):
             return torch.cat([self._gram(*span, here) for span in self._spans()])
         found = [weighted_squares(self.materialise(*span), here) for span in self._spans()]
+        return with_rounding(torch.cat(found), self.rounding(weights))
+
+    def rounding(self, weights: Weights | None) -> Tensor:
+        """Return the rounding of sums over positions."""
+        here = weights_of(weights, self.piece.matrix())
         outputs, largest = self._outputs, math.sqrt(math.prod(self.piece.shape[2:]))
         if here is not None:
             rows, columns = here.bounds
             outputs = outputs * rows.view(-1, *[1] * len(self._stride))
             largest *= float(columns.max())
-        return with_rounding(torch.cat(found), self._inputs, outputs, largest)
+        return rounding_of(self._inputs, outputs, largest)
 
     def _gram(self, start: int, stop: int, weights: PieceWeights | None) -> Tensor:
         a, b = self._unfolded(start, stop)

@@ -59,6 +59,9 @@ class SparseOuter:
         scaled = (self._outputs * factors[:, None])[self._examples] * self._values[:, None]
         self.piece.of(flat).t().index_add_(0, self._columns, scaled)
 
+    def rounding(self, weights: Weights | None) -> None:
+        """Return none: nothing cancels in a product of two vectors."""
+
     def extreme(self) -> Tensor | None:
         """Return the examples that have huge factors."""
         outputs = extreme(self._outputs)

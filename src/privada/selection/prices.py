@@ -1,0 +1,173 @@
+"""What choosing among candidates costs, known before any data is read."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from dp_accounting import DpEvent
+
+from privada.accounting import epsilon_of, events, rdp
+from privada.accounting.calibration import Numbers, least_noise, plan
+from privada.accounting.repetition import checked_mean, liu_talwar, repeated
+from privada.core.validation import one_of, positive, probability
+
+# The distributions of the number of runs, by their shape.
+SHAPES = {"repeat-geometric": 1.0, "repeat-logarithmic": 0.0, "repeat-poisson": math.inf}
+WAYS = ("compose-pld", "compose-rdp", "liu-talwar", *SHAPES)
+_CONVERSIONS = {"tight": rdp.to_epsilon, "classic": rdp.classic_epsilon}
+
+
+@dataclass(frozen=True)
+class Price:
+    """The cost of a whole selection in one way, training and choosing included.
+
+    `how` is the way; `runs` the number of runs, expected where it is random; `released` what may
+    be looked at afterwards; `cheapest` marks the least epsilon of a list.
+
+    Example:
+        >>> from privada.selection import Price
+        >>> Price("liu-talwar", 1.5, 1e-6, 10, "the best model").epsilon
+        1.5
+    """
+
+    how: str
+    epsilon: float
+    delta: float
+    runs: float
+    released: str
+    cheapest: bool = False
+
+    def __str__(self) -> str:
+        mark = ", the cheapest" if self.cheapest else ""
+        return (
+            f"{self.how}: epsilon {self.epsilon:.4g} at delta {self.delta:g} for {self.runs:g} "
+            f"runs, {self.released} released{mark}"
+        )
+
+
+def cost_of(
+    tally: Mapping[DpEvent, int],
+    candidates: float,
+    delta: float,
+    how: str,
+    conversion: str = "tight",
+) -> float:
+    """Return the epsilon of choosing among runs of which each is charged as `tally`.
+
+    Guarantee: an upper bound for the selection as a whole, as `price` says.
+    """
+    one_of("how", how, WAYS)
+    convert = _CONVERSIONS[one_of("conversion", conversion, _CONVERSIONS)]
+    candidates = checked_mean(candidates)
+    if how == "compose-pld":
+        return epsilon_of({event: n * math.ceil(candidates) for event, n in tally.items()}, delta)
+    one = rdp.total(tally, events.common_relation(tally))
+    if how == "compose-rdp":
+        everything = math.ceil(candidates) * one
+        common = conversion == "tight"  # so that the figure compares with other libraries'
+        return rdp.to_epsilon(everything, delta, True) if common else convert(everything, delta)
+    if how == "liu-talwar":
+        return liu_talwar(lambda small: convert(one, small), candidates, delta)
+    return convert(repeated(one, candidates, SHAPES[how]), delta)
+
+
+def price(
+    *,
+    noise_multiplier: Numbers,
+    sampling_rate: Numbers,
+    steps: int | None = None,
+    candidates: float,
+    delta: float,
+    conversion: str = "tight",
+    sampling: str = "poisson",
+) -> list[Price]:
+    """Return what a selection among private runs costs in each way, the cheapest first.
+
+    A run has `steps` steps of the given noise and sampling rate. `candidates` is the number of runs
+    for composition, after which all models may be looked at, and the expected number for the ways
+    that stop at random and release the best model alone. The ways are "compose-pld" and
+    "compose-rdp", "liu-talwar", "repeat-geometric", "repeat-logarithmic" and "repeat-poisson".
+
+    Guarantee: each is an upper bound on the epsilon of the whole selection at `delta`. For the ways
+    that stop at random candidates must be drawn independently, with replacement, and scores must
+    be part of the runs: `select` sees to both. All of it is computed from public quantities.
+
+    Edge cases: `conversion="classic"` turns divergences into epsilon as older papers did. Where
+    candidates differ in cost, price the dearest.
+
+    Example:
+        >>> import privada as pv
+        >>> prices = pv.selection.price(
+        ...     noise_multiplier=4.0, sampling_rate=250 / 60_000, steps=2500, candidates=10,
+        ...     delta=1e-6,
+        ... )
+        >>> prices[0].how, prices[0].cheapest
+        ('repeat-logarithmic', True)
+
+    Reference: The Role of Adaptive Optimizers for Honest Private Hyperparameter Selection (001),
+    Section 3; Papernot and Steinke (2022), Hyperparameter Tuning with Renyi Differential Privacy.
+    """
+    tally = plan(
+        sampling_rate=sampling_rate,
+        noise_multiplier=noise_multiplier,
+        steps=steps,
+        sampling=sampling,
+    )
+    delta = probability("delta", delta)
+    found = sorted(
+        ((cost_of(tally, candidates, delta, how, conversion), how) for how in WAYS),
+    )
+    return [
+        Price(
+            how=how,
+            epsilon=epsilon,
+            delta=delta,
+            runs=math.ceil(candidates) if how.startswith("compose") else float(candidates),
+            released="all models" if how.startswith("compose") else "the best model alone",
+            cheapest=place == 0,
+        )
+        for place, (epsilon, how) in enumerate(found)
+    ]
+
+
+def noise_multiplier(
+    *,
+    epsilon: float,
+    delta: float,
+    sampling_rate: float,
+    steps: int,
+    candidates: float,
+    how: str = "cheapest",
+    sampling: str = "poisson",
+) -> float:
+    """Return the least noise for each run so that the whole selection is within (epsilon, delta).
+
+    `how` is one of the ways of `price`, or "cheapest" for the one that needs the least noise.
+
+    Guarantee: `price` with this noise is at most `epsilon`, and above all but half a per mille of
+    it.
+
+    Example:
+        >>> import privada as pv
+        >>> sigma = pv.selection.noise_multiplier(
+        ...     epsilon=1.0, delta=1e-6, sampling_rate=250 / 60_000, steps=2500, candidates=10
+        ... )
+        >>> 1.7 < sigma < 1.8
+        True
+
+    Reference: as for `price`.
+    """
+    positive("epsilon", epsilon)
+    one_of("how", how, (*WAYS, "cheapest"))
+    delta = probability("delta", delta)
+
+    def least(way: str) -> float:
+        def cost(sigma: float) -> float:
+            tally = plan(
+                sampling_rate=sampling_rate, noise_multiplier=sigma, steps=steps, sampling=sampling
+            )
+            return cost_of(tally, candidates, delta, way)
+
+        return least_noise(cost, epsilon, f"epsilon {epsilon:g} at delta {delta:g} by {way}")
+
+    return min(least(way) for way in WAYS) if how == "cheapest" else least(how)
