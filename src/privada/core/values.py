@@ -34,8 +34,8 @@ class Release:
     """A clipped sum with Gaussian noise: public from here on, whatever is done with it.
 
     `value` is the noisy sum in the whitened space, `noise_std` the standard deviation of the
-    noise in each of its coordinates, `batch_size` the public expected batch size. Only
-    `privada.noise` makes one.
+    noise in each of its coordinates, `batch_size` the public expected number of terms in the sum:
+    the batch size, or the number of micro-batches. Only `privada.noise` makes one.
 
     Guarantee: everything computed from releases alone is post-processing and costs nothing.
 
