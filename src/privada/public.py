@@ -16,6 +16,7 @@ from privada.core.public import Public, as_public
 from privada.core.randomness import SeededBits, words
 from privada.core.tensors import Parameters
 from privada.core.validation import positive, whole
+from privada.core.values import Release
 from privada.geometry import Shape
 from privada.updates import LearningRate
 from privada.updates.learning_rates import rate_of
@@ -155,11 +156,7 @@ def adas(
     """
     examples, parameters = as_public(data), Parameters(model, ModelSide(model, loss))
     rate, state = rate_of(lr), geometry.init(parameters)
-    if geometry.preliminary(parameters):
-        raise ArgumentError(
-            "Expected a geometry that is known or comes from public examples, got one that asks "
-            "for releases of private data, which there are none of here."
-        )
+    state = geometry.prepare(state, parameters, _no_releases)
     for number in _training(model, whole("steps", steps, least=0)):
         chosen, state = geometry.at(state, parameters)
         whitening = chosen.on(parameters)
@@ -170,6 +167,13 @@ def adas(
             gradient.div_(whitening.scale)
         parameters.add_(gradient, -rate(number))
     return model
+
+
+def _no_releases(bound: float, noise_multiplier: float) -> Release:
+    raise ArgumentError(
+        "Expected a geometry that is known or comes from public examples, got one that asks for "
+        "releases of private data, which there are none of here."
+    )
 
 
 def _training(model: nn.Module, steps: int) -> Iterator[int]:

@@ -155,6 +155,15 @@ def test_an_error_of_step_doubling_that_is_no_number_lowers_the_rate():
     assert controller._factor(1e-300, 1.0) == 1.1
 
 
+def test_adas_takes_moments_that_are_known_and_no_others():
+    model, loss = torch.nn.Linear(FEATURES, 3).double(), torch.nn.CrossEntropyLoss()
+    known = pv.geometry.known_moments(2.0).ellipsoid(0.5)
+    pv.adas(model, loss, PUBLIC, geometry=known, steps=2, lr=0.1)
+    private = pv.geometry.private_second_moments(1.0).ellipsoid(0.5)
+    with pytest.raises(pv.ArgumentError, match="asks for releases"):
+        pv.adas(model, loss, PUBLIC, geometry=private, steps=2, lr=0.1)
+
+
 def test_descriptions_hold_no_data():
     method = pv.methods.DPRPub(lr=0.1, public=(X, Y))
     assert method.describe() == "dp-r-pub (clip=1.0, lr=0.1, public=data, decay=0.9, eps=1e-08)"

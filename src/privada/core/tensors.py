@@ -162,7 +162,7 @@ class Parameters:
         except Exception as error:  # whatever a user's model raises
             raise DataError(
                 "Expected public examples that the model and the loss accept, got some on which "
-                f"they fail with: {error}. Give them as the private ones are given."
+                f"they fail with: {str(error).rstrip('.')}. Give them as private ones are given."
             ) from error
 
     def _public_side(self) -> PublicSide:
