@@ -441,12 +441,20 @@ class Outer:
 
     def add_to(self, flat: Tensor, factors: Tensor) -> None:
         """Add the weighted sum of the gradients."""
+        self.piece.of(flat).addmm_(*self._scaled(factors))
+
+    def write_to(self, flat: Tensor, factors: Tensor) -> None:
+        """Put the weighted sum of the gradients in the place of what is there."""
+        torch.mm(*self._scaled(factors), out=self.piece.of(flat))
+
+    def _scaled(self, factors: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the matrices whose product is the weighted sum."""
         inputs, outputs, each = self.inputs, self.outputs, factors.view(-1, 1, 1)
         if inputs.shape[2] < outputs.shape[2]:  # scale the narrower of the two
             inputs = inputs * each
         else:
             outputs = outputs * each
-        self.piece.of(flat).addmm_(outputs.flatten(0, 1).t(), inputs.flatten(0, 1))
+        return outputs.flatten(0, 1).t(), inputs.flatten(0, 1)
 
     def extreme(self) -> Tensor | None:
         """Return the examples that have huge factors."""

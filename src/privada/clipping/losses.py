@@ -84,6 +84,8 @@ def _quick(loss: Loss, output: Tensor, target: Any) -> Tensor | None:
         if getattr(loss, "label_smoothing", 0.0):
             options["label_smoothing"] = loss.label_smoothing  # type: ignore[attr-defined]
         each = _CLASSES[kind](output, target, reduction="none", **options)
+        if target.ndim == 1:  # one target each; one that is ignored has a loss of zero
+            return each
         each = each.reshape(len(output), -1)
         if reduction == "sum":
             return each.sum(dim=1)

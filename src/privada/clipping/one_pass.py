@@ -168,27 +168,24 @@ class OnePassEngine:
     def clipped_sum(self, batch: Batch | None, whitening: Whitening, clip: float) -> ClippedSum:
         """Return the sum of the whitened, clipped per-example gradients; zero for None."""
         positive("clip", clip)
-        total = self._parameters.zeros()
         bound = self.clipping.by_norm
-        if bound is not None:
-            self._add_by_norm(total, batch, bound, whitening, clip)
-        elif batch is not None:
-            batch = batch.by_group()
+        if batch is None:
+            total = self._parameters.zeros()
+        elif bound is not None:
+            total = self._sum_by_norm(batch, bound, whitening, clip)
+        else:
+            total, batch = self._parameters.zeros(), batch.by_group()
             self.clipping.add_rows(total, self.rows(batch), batch.groups, whitening, clip)
         return ClippedSum(total, self.clipping.sensitivity(clip))
 
-    def _add_by_norm(
-        self,
-        total: Tensor,
-        batch: Batch | None,
-        bound: ByNorm,
-        whitening: Whitening,
-        clip: float,
-    ) -> None:
-        """Add the sum of a batch's gradients, each times a factor that its norm decides."""
+    def _sum_by_norm(
+        self, batch: Batch, bound: ByNorm, whitening: Whitening, clip: float
+    ) -> Tensor:
+        """Return the sum of a batch's gradients, each times a factor that its norm decides."""
         weight: float = 0.0
         others: list[Tensor] = []
-        for chunk in batch.chunks(self._chunk) if batch is not None else ():
+        total: Tensor | None = None
+        for chunk in batch.chunks(self._chunk):
             rows: Iterable[Tensor]
             try:
                 contributions = self._contributions(chunk)
@@ -196,10 +193,14 @@ class OnePassEngine:
                 rows = self._reference.rows(chunk.dense())
             else:
                 norms, rows = self._norms_or_rows(contributions, chunk.size, whitening)
-                weight += self._add(total, contributions, norms, bound, whitening, clip)
+                kept = factors_in(bound, norms, clip, self._parameters.dtype)
+                total = self._added(total, contributions, kept)
+                if whitening.shift is not None:
+                    weight += float(kept.sum(dtype=torch.float64))
             for some in rows:
                 others.append(self._parameters.zeros())
                 self.clipping.add_rows(others[-1], [some], None, whitening, clip)
+        total = self._parameters.zeros() if total is None else total
         if whitening.shift is not None and weight:
             total.add_(whitening.shift, alpha=-weight)
         if whitening.scale is not None:
@@ -207,6 +208,7 @@ class OnePassEngine:
         bound.finish_(total, clip)
         for other in others:
             total += other
+        return total
 
     def rows(self, batch: Batch) -> Iterator[Tensor]:
         """Yield the gradients of the examples as rows, some at a time."""
@@ -230,21 +232,31 @@ class OnePassEngine:
                 view += each.materialise(start, stop).reshape(view.shape)
         return rows
 
-    def _add(
-        self,
-        total: Tensor,
-        contributions: list[Contribution],
-        norms: Tensor,
-        bound: ByNorm,
-        whitening: Whitening,
-        clip: float,
-    ) -> float:
-        """Add a chunk's clipped sum, without the shift; return the sum of its clip factors."""
+    def _added(
+        self, total: Tensor | None, contributions: list[Contribution], kept: Tensor
+    ) -> Tensor:
+        """Return a total with a chunk's clipped sum added, without the shift.
+
+        In a new total, matrices are written where they go; everything else starts from zero.
+        """
         with torch.no_grad(), self._no_autocast():
-            kept = factors_in(bound, norms, clip, total.dtype)
+            written: set[int] = set()
+            if total is None:
+                like = self._parameters
+                total = torch.empty(like.size, dtype=like.dtype, device=like.device)
+                whole = {piece.offset: piece.size for piece in self._wholes.values() if piece.size}
+                for each in contributions:
+                    piece = each.piece
+                    if isinstance(each, Outer) and whole.get(piece.offset) == piece.size:
+                        each.write_to(total, kept)
+                        written.add(piece.offset)
+                for offset, size in whole.items():
+                    if offset not in written:
+                        total[offset : offset + size].zero_()
             for each in contributions:
-                each.add_to(total, kept)
-            return float(kept.sum(dtype=torch.float64)) if whitening.shift is not None else 1.0
+                if not (isinstance(each, Outer) and each.piece.offset in written):
+                    each.add_to(total, kept)
+            return total
 
     def _norms_or_rows(
         self, contributions: list[Contribution], examples: int, whitening: Whitening

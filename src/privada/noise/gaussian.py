@@ -54,8 +54,8 @@ class _Normals:
         angle.copy_(low.bitwise_or_(1))
         radius.copy_(first.bitwise_and_(0x7FFFFFFF))
         radius.add_(angle, alpha=2.0**-8).mul_(2.0**-31)
-        rare = torch.nonzero(first < _RARE).squeeze(1)
-        if rare.numel():
+        if bool(first.amin() < _RARE):
+            rare = torch.nonzero(first < _RARE).squeeze(1)
             finer = torch.from_numpy(uniforms(bits, rare.numel()))
             radius[rare] = ((first[rare].double() + finer) * 2.0**-31).float()
         radius.log_().mul_(-2).sqrt_()
