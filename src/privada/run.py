@@ -147,6 +147,7 @@ class Run:
         self.parameters = Parameters(model, ModelSide(not_compiled(model), loss))
         self.records = private_data.load(data, self.parameters.dtype, self.parameters.device)
         self.sampler = self._make_sampler()
+        self.parameters.epoch = math.ceil(self.population / settings.batch_size)
         self.steps = settings.steps or math.ceil(
             settings.epochs * self.population / settings.batch_size  # type: ignore[operator]
         )

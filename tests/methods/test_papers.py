@@ -72,12 +72,12 @@ def test_adadps_with_public_gradients(form, monkeypatch):
     assert any("declared public" in each for each in run.statement().assumptions)
 
 
-@pytest.mark.parametrize("every", [3, 5])
+@pytest.mark.parametrize("every", [3, 5, "epoch"])
 def test_public_gradients_may_serve_several_steps(every, monkeypatch):
     geometry = pv.geometry.public_gradients(PUBLIC, decay=0.8, eps=1e-2, every=every)
-    start, path, _ = path_of(
-        monkeypatch, pv.methods.AdaDPS(lr=0.2, geometry=geometry, clip=CLIP), STEPS
-    )
+    method = pv.methods.AdaDPS(lr=0.2, geometry=geometry, clip=CLIP)
+    start, path, _ = path_of(monkeypatch, method, STEPS)
+    every = 1 if every == "epoch" else every  # all records are in each step: an epoch is one
     theta, publics = start, []
     for t in range(STEPS):
         if t % every == 0:

@@ -1,5 +1,7 @@
 """Settings of methods: wrong ones are named before anything is charged; odd ones work."""
 
+import itertools
+
 import numpy as np
 import pytest
 import torch
@@ -27,7 +29,7 @@ WRONG = {
     "adadp tolerance": (lambda: pv.methods.ADADP(tolerance=-1.0), "tolerance"),
     "adadp follow": (lambda: pv.methods.ADADP(follow="quarters"), "follow"),
     "adadp bounds": (lambda: pv.methods.ADADP(least=1.2, most=1.1), "least <= most"),
-    "adadp freeze": (lambda: pv.methods.ADADP(freeze=3), "epoch"),
+    "adadp freeze": (lambda: pv.methods.ADADP(freeze=-3), "freeze"),
     "step doubling": (lambda: pv.updates.step_doubling(0.1), "tolerance or steps"),
     "adp-sgd alpha": (lambda: pv.methods.ADPSGD(alpha=lambda t: 0.0), "alpha"),
     "adp-sgd divisor": (lambda: pv.methods.ADPSGD(divisor=lambda t: -t), "divisor"),
@@ -153,6 +155,38 @@ def test_an_error_of_step_doubling_that_is_no_number_lowers_the_rate():
     assert controller._factor(float("inf"), 1.0) == 0.9
     assert controller._factor(0.0, 1.0) == 1.1
     assert controller._factor(1e-300, 1.0) == 1.1
+
+
+def test_an_epoch_is_a_pass_over_the_records():
+    """24 records in batches of 5 make an epoch of 5 steps."""
+    geometry = pv.geometry.public_gradients(PUBLIC, eps=0.1, every="epoch")
+    method = pv.methods.AdaDPS(lr=0.1, geometry=geometry)
+    run = pv.Trainer(
+        torch.nn.Linear(FEATURES, 3), torch.nn.CrossEntropyLoss(), (X, Y), method=method,
+        batch_size=5, steps=12, noise_multiplier=1.0, delta=1e-3,
+    )  # fmt: skip
+    scales = []
+    for _ in range(12):
+        run.step()
+        scales.append(run._run.shape_state["scale"].sum().item())
+    assert [a != b for a, b in itertools.pairwise(scales)] == [
+        False, False, False, False, True, False, False, False, False, True, False,
+    ]  # fmt: skip
+    frozen = pv.methods.ADADP(lr=0.1, freeze=2)
+    run = pv.Trainer(
+        torch.nn.Linear(FEATURES, 3), torch.nn.CrossEntropyLoss(), (X, Y), method=frozen,
+        batch_size=5, steps=9, noise_multiplier=1.0, delta=1e-3,
+    ).fit()  # fmt: skip
+    rates = [each.lr for each in run.history]
+    assert rates[2:7] == [rates[2]] * 5
+    assert rates[7] == pytest.approx(rates[2] * 1.1 / 1.2)
+    with pytest.raises(pv.ArgumentError, match="epoch"):
+        geometry.init(pv.core.tensors.Parameters(torch.nn.Linear(4, 3), _NoSide()))
+
+
+class _NoSide:
+    def average(self, public, number):
+        return torch.zeros(15)
 
 
 def test_adas_takes_moments_that_are_known_and_no_others():

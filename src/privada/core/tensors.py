@@ -79,10 +79,13 @@ class Parameters:
     """The trainable parameters of a model, read and moved as one vector.
 
     Tied parameters occur once. Frozen ones (`requires_grad=False`) do not occur. With a `side`,
-    gradients of public examples can be taken at them.
+    gradients of public examples can be taken at them. `epoch` is how many steps one pass over the
+    records takes, where that is known.
     """
 
-    def __init__(self, model: nn.Module, side: PublicSide | None = None) -> None:
+    def __init__(
+        self, model: nn.Module, side: PublicSide | None = None, epoch: int | None = None
+    ) -> None:
         whole = getattr(model, "_orig_mod", model)  # what torch.compile was given
         named = {name: p for name, p in whole.named_parameters() if p.requires_grad}
         if not named:
@@ -102,7 +105,7 @@ class Parameters:
                 f"Expected all trainable parameters in float32, or all in float64, on one device, "
                 f"got {listed}. Move the model with model.to(device, torch.float32)."
             )
-        self._model, self._side = whole, side
+        self._model, self._side, self.epoch = whole, side, epoch
         self._tensors: list[Tensor] = list(named.values())
         self.layout = Layout(tuple(named), tuple(p.shape for p in named.values()))
 

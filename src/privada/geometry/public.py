@@ -4,6 +4,7 @@ import math
 from collections.abc import Callable
 from typing import Any
 
+from privada.core.errors import ArgumentError
 from privada.core.public import Public, as_public
 from privada.core.tensors import Parameters
 from privada.core.validation import fraction, one_of, positive, rate, whole
@@ -31,7 +32,7 @@ class PublicGradients(FromState):
         eps: Varying,
         mix: float,
         first_decay: float,
-        every: int,
+        every: int | str,
         source: str,
         private: bool,
     ) -> None:
@@ -40,20 +41,26 @@ class PublicGradients(FromState):
         self._decay = decay if callable(decay) else fraction("decay", decay)
         self._eps = eps if callable(eps) else positive("eps", eps)
         self._mix, self._first_decay = rate("mix", mix), fraction("first_decay", first_decay)
-        self._every = whole("every", every)
+        self._every = None if every == "epoch" else whole("every", every)
         self.private = private
 
     def init(self, parameters: Parameters) -> State:
         """Return moments of zero; raise if the model does not accept the examples."""
         parameters.try_public(self._public)
         moments = ("second", "first") if self._form == "adam" else ("second",)
-        return {"asked": 0} | {name: parameters.zeros() for name in moments}
+        every = self._every or parameters.epoch
+        if every is None:
+            raise ArgumentError(
+                "Expected every to be a number of releases here, got every='epoch'. How many steps "
+                "an epoch has is not known outside of Trainer and PrivateLoop."
+            )
+        return {"asked": 0, "every": every} | {name: parameters.zeros() for name in moments}
 
     def at(self, state: State, parameters: Parameters) -> tuple[Geometry, State]:
         """Return the geometry at the parameters as they are, from a public batch of its own."""
-        asked = state["asked"]
-        if asked % self._every == 0:
-            state = self._refreshed(state, parameters, asked // self._every + 1)
+        asked, every = state["asked"], state["every"]
+        if asked % every == 0:
+            state = self._refreshed(state, parameters, asked // every + 1)
         return self.geometry(state), state | {"asked": asked + 1}
 
     def _refreshed(self, state: State, parameters: Parameters, number: int) -> State:
@@ -86,7 +93,7 @@ def public_gradients(
     eps: Varying = 1e-8,
     mix: float = 0.9,
     first_decay: float = 0.9,
-    every: int = 1,
+    every: int | str = 1,
     source: str = "gradients of examples declared public",
 ) -> PublicGradients:
     """Return the geometry of an adaptive optimiser on public examples.
@@ -102,7 +109,8 @@ def public_gradients(
         decay, eps: numbers, or functions of the number of public gradients so far; `theorem_2`
             gives the paper's.
         mix, first_decay: for "adam", the weight of the private gradient and the decay d of M.
-        every: how many releases one public gradient serves.
+        every: how many releases one public gradient serves; "epoch" for as many as one pass over
+            the private records has steps.
 
     Guarantee: scales come from public examples and from the parameters, which are releases; so the
     private sum moves by at most the clip norm. That the examples are public is declared.

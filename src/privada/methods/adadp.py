@@ -23,7 +23,8 @@ class ADADP(Method):
         least, most: bounds on the factor by which the rate changes.
         power: of tolerance / error in that factor; 1/2 for "halves" and 1 for "full" by default.
         freeze, epoch, decay: after `freeze` iterations the rate stays as it is and falls as
-            1 / (1 + decay k) in the k-th further epoch of `epoch` steps, of one release each.
+            1 / (1 + decay k) in the k-th further epoch of `epoch` steps, by default one pass over
+            the records, of one release each.
         clip: the largest norm that one example's gradient may keep.
 
     Guarantee: each iteration is two Gaussian releases of sums of sensitivity `clip`, both charged;

@@ -103,7 +103,7 @@ class step_doubling:
         freeze: after how many iterations the rate stays as it is, each iteration then taking one
             release; None for never.
         epoch, decay: after `freeze`, the rate is divided by 1 + decay k in the k-th epoch of
-            `epoch` steps.
+            `epoch` steps; by default as many as one pass over the records has.
 
     Guarantee: errors and rates come from releases alone, so they cost nothing beyond the two
     releases of an iteration.
@@ -154,11 +154,6 @@ class step_doubling:
         self._freeze = None if freeze is None else whole("freeze", freeze, least=0)
         self._epoch = None if epoch is None else whole("epoch", epoch)
         self._decay = positive("decay", decay)
-        if self._freeze is not None and self._epoch is None:
-            raise ArgumentError(
-                f"Expected epoch with freeze={freeze}, got epoch=None. Give the number of steps "
-                "after which the frozen rate decays further."
-            )
 
     def queries(self, step: int) -> int:
         """Return two, and one once the rate is frozen."""
@@ -173,6 +168,11 @@ class step_doubling:
 
     def init(self, parameters: Parameters) -> State:
         """Return the first learning rate."""
+        if self._freeze is not None and not (self._epoch or parameters.epoch):
+            raise ArgumentError(
+                f"Expected epoch with freeze={self._freeze}, got epoch=None. Give the number of "
+                "steps after which the frozen rate decays further."
+            )
         return {"lr": self._lr}
 
     def iterate(
@@ -231,9 +231,10 @@ class step_doubling:
         step: int,
     ) -> tuple[State, State, float]:
         """Take an ordinary step with the frozen rate, which falls from epoch to epoch."""
+        epoch = self._epoch or parameters.epoch
         assert self._freeze is not None
-        assert self._epoch is not None
-        epochs = 1 + (step - self._freeze) // self._epoch
+        assert epoch is not None
+        epochs = 1 + (step - self._freeze) // epoch
         lr = state["lr"] / (1 + self._decay * epochs)
         move, rule_state = rule.update(query(), rule_state, parameters, lr)
         parameters.add_(*move)
