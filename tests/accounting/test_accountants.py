@@ -256,6 +256,8 @@ def test_every_event_of_dp_accounting_is_known_or_refused():
         dp.NoOpDpEvent,
         dp.SelfComposedDpEvent,
         dp.ComposedDpEvent,
+        events.Parallel,
+        events.Selected,
     }
     assert set(dp.DpEvent.__subclasses__()) - known == {type(event) for event in UNKNOWN} - known
 

@@ -11,6 +11,7 @@ from scipy.special import ndtri
 
 from privada.accounting import events, pld, rdp
 from privada.accounting.events import REPLACE
+from privada.accounting.orders import Vector
 from privada.accounting.pld import Mechanism
 from privada.core.errors import ArgumentError
 from privada.core.validation import one_of, probability, whole
@@ -135,21 +136,24 @@ def _within_range(counts: Mapping[Mechanism, int], delta: float) -> bool:
     return delta >= pld.SMALLEST_DELTA and all(m.sigma >= pld.SMALLEST_MULTIPLIER for m in counts)
 
 
-def _rdp_total(counts: Mapping[DpEvent, int], relation: str) -> rdp.Vector:
+def _rdp_total(counts: Mapping[DpEvent, int], relation: str) -> Vector:
     """Return the divergence of a tally, of many multipliers grouped."""
     if len(counts) <= _MOST_DISTINCT["rdp"]:
         return rdp.total(counts, relation)
-    grouped = _grouped(_mechanisms(counts, relation), _MOST_DISTINCT["rdp"])
+    plain = {event: n for event, n in counts.items() if events.gaussian_only(event)}
+    total = rdp.total({e: n for e, n in counts.items() if e not in plain}, relation)
+    grouped = _grouped(_mechanisms(plain, relation), _MOST_DISTINCT["rdp"])
     divergence = rdp.fixed_size_gaussian if relation == REPLACE else rdp.sampled_gaussian
-    total = np.zeros_like(rdp.ORDERS)
     for m, n in sorted(grouped.items()):
         total += n * divergence(m.rate, m.sigma)
     return total
 
 
-def _place(item: tuple[DpEvent, int]) -> tuple[float, float, int]:
+def _place(item: tuple[DpEvent, int]) -> tuple[float, float, str, int]:
     event, count = item
-    return events.sampling_rate(event), events.multiplier(event), count
+    if not events.gaussian_only(event):
+        return 2.0, 0.0, events.encode(event), count
+    return events.sampling_rate(event), events.multiplier(event), "", count
 
 
 @lru_cache(maxsize=4096)
@@ -157,8 +161,11 @@ def _epsilon(items: frozenset[tuple[DpEvent, int]], delta: float, accountant: st
     # in an order that does not depend on hashes, so that sums are the same in every process
     counts = dict(sorted(items, key=_place))
     relation = events.common_relation(counts)
-    if any(events.multiplier(event) == 0 for event in counts):
+    gaussian = all(map(events.gaussian_only, counts))
+    if gaussian and any(events.multiplier(event) == 0 for event in counts):
         return math.inf
+    if accountant == "pld" and not gaussian:  # only divergences are known of a selection
+        accountant = _ALL_ORDERS
     if accountant == "moments":
         return rdp.moments_epsilon(_rdp_total(counts, relation), delta)
     if accountant == "rdp":

@@ -9,6 +9,7 @@ import json
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from dp_accounting import (
@@ -28,6 +29,49 @@ REPLACE = "replace-one"
 EITHER = "either"
 
 Tally = Counter[DpEvent]
+# A tally that can be part of an event: it does not change, and its order means nothing.
+Items = tuple[tuple[DpEvent, int], ...]
+
+
+def items_of(counts: Mapping[DpEvent, int]) -> Items:
+    """Return a tally as part of an event, in an order that depends on its content alone."""
+    return tuple(sorted(((e, n) for e, n in counts.items() if n > 0), key=lambda i: encode(i[0])))
+
+
+@dataclass(frozen=True)
+class Parallel(DpEvent):  # type: ignore[misc]
+    """Several tallies, each on a part of the records that shares no record with another's.
+
+    A record is in one part only, so that the dearest tally counts.
+    """
+
+    parts: tuple[Items, ...]
+
+
+@dataclass(frozen=True)
+class Selected(DpEvent):  # type: ignore[misc]
+    """A random number of runs, of which the best one's output is released and nothing else.
+
+    Each run draws one of the candidates, and is charged as that candidate's tally; the dearest
+    counts. `shape` says how the number of runs is distributed around its `mean`, as in
+    `repetition`.
+    """
+
+    candidates: tuple[Items, ...]
+    mean: float
+    shape: float
+
+
+def _inside(event: DpEvent) -> tuple[Items, ...]:
+    """Return the tallies that an event is made of, none if it is elementary itself."""
+    if isinstance(event, Parallel):
+        return event.parts
+    return event.candidates if isinstance(event, Selected) else ()
+
+
+def gaussian_only(event: DpEvent) -> bool:
+    """Return whether an event is a Gaussian release, sampled or not."""
+    return not _inside(event)
 
 
 def gaussian(noise_multiplier: float) -> DpEvent:
@@ -64,6 +108,16 @@ def tally(event: DpEvent, count: int = 1) -> Tally:
 
 def relation(event: DpEvent) -> str:
     """Return the neighbouring relation under which an elementary event is accounted."""
+    if tallies := _inside(event):
+        if isinstance(event, Selected) and not (
+            1 <= event.mean < math.inf and event.shape >= 0  # which a NaN is not
+        ):
+            raise EventError(
+                f"Expected a finite mean of at least 1 and a shape of at least 0, got {event!r}."
+            )
+        inside = [inner for tally in tallies for inner, _ in tally]
+        alike = all(relation(inner) == EITHER for inner in inside)
+        return EITHER if alike else common_relation(inside)
     inner = getattr(event, "event", event)
     found = None
     if isinstance(inner, GaussianDpEvent):
@@ -125,7 +179,13 @@ def encode(event: DpEvent) -> str:
     """Return an elementary event as JSON; floats keep every bit."""
     relation(event)
     fields: dict[str, Any]
-    if isinstance(event, PoissonSampledDpEvent):
+    if tallies := _inside(event):
+        inner = [[[json.loads(encode(e)), n] for e, n in tally] for tally in tallies]
+        fields = {"kind": "parallel", "parts": inner}
+        if isinstance(event, Selected):
+            shape = event.shape if event.shape < math.inf else "poisson"
+            fields = {"kind": "selected", "candidates": inner, "mean": event.mean, "shape": shape}
+    elif isinstance(event, PoissonSampledDpEvent):
         fields = {
             "kind": "poisson",
             "sampling_rate": float(event.sampling_probability),
@@ -149,6 +209,10 @@ def decode(text: str) -> DpEvent:
         "poisson": poisson,
         "fixed-size": fixed_size,
         "gaussian": gaussian,
+        "parallel": lambda parts: Parallel(_decoded(parts)),
+        "selected": lambda candidates, mean, shape: Selected(
+            _decoded(candidates), float(mean), math.inf if shape == "poisson" else float(shape)
+        ),
     }
     try:
         fields = json.loads(text)
@@ -157,9 +221,24 @@ def decode(text: str) -> DpEvent:
         raise EventError(f"Expected the text of an event, got {text!r}.") from error
 
 
+def _decoded(tallies: list[Any]) -> tuple[Items, ...]:
+    return tuple(
+        tuple((decode(json.dumps(inner)), int(count)) for inner, count in tally)
+        for tally in tallies
+    )
+
+
 def describe(event: DpEvent) -> str:
     """Return an elementary event in words."""
     relation(event)
+    if isinstance(event, Parallel):
+        parts = "; ".join(_listed(part) for part in event.parts)
+        return f"releases on parts of the records that share none, the dearest counting: {parts}"
+    if isinstance(event, Selected):
+        return (
+            f"the best of a random number of runs, {event.mean:g} expected, released alone; "
+            f"{len(event.candidates)} kinds of run, such as {_listed(event.candidates[0])}"
+        )
     if isinstance(event, PoissonSampledDpEvent):
         return (
             f"Gaussian noise, multiplier {event.event.noise_multiplier:.6g}, on a Poisson sample "
@@ -171,3 +250,7 @@ def describe(event: DpEvent) -> str:
             f"{event.sample_size} of {event.source_dataset_size} records drawn without replacement"
         )
     return f"Gaussian noise, multiplier {event.noise_multiplier:.6g}, on all records"
+
+
+def _listed(tally: Items) -> str:
+    return " and ".join(f"{count:,} times {describe(event)}" for event, count in tally) or "nothing"

@@ -26,6 +26,7 @@ from scipy import fft
 from scipy.special import erfcx
 
 from privada.accounting import rdp
+from privada.accounting.orders import ORDERS
 
 Vector = NDArray[np.float64]
 Transform = NDArray[np.complex128]
@@ -339,7 +340,7 @@ def _interval(counts: Mapping[Mechanism, int], delta: float) -> float:
     rounded = {m: 1 << (n - 1).bit_length() for m, n in counts.items()}
     key = tuple(rounded.items()), delta
     if key not in _settled:
-        second = int(np.searchsorted(rdp.ORDERS, 2.0))
+        second = int(np.searchsorted(ORDERS, 2.0))
         power = sum(n * rdp.sampled_gaussian(m.rate, m.sigma)[second] for m, n in rounded.items())
         widest = max(high - low for low, high in map(_reach, rounded))
         guess = float(power + 12 * math.sqrt(power)) / 2048

@@ -13,21 +13,12 @@ from functools import lru_cache
 import numpy as np
 from dp_accounting import DpEvent, GaussianDpEvent, PoissonSampledDpEvent
 from dp_accounting import SampledWithoutReplacementDpEvent as FixedSizeEvent
-from dp_accounting.rdp.rdp_privacy_accountant import DEFAULT_RDP_ORDERS
-from numpy.typing import NDArray
 from scipy.special import gammaln, logsumexp
 
 from privada.accounting import events
+from privada.accounting.orders import COMMON, ORDERS, WHOLE, Vector
+from privada.accounting.repetition import repeated
 
-Vector = NDArray[np.float64]
-
-# Whole orders lie an eighth of an octave apart beyond 64: much noise at a tiny delta needs them.
-_WHOLE = np.concatenate([np.arange(2, 65), *(np.arange(9, 17) * step for step in (8, 16, 32, 64))])
-ORDERS: Vector = np.unique(
-    np.concatenate([np.array(DEFAULT_RDP_ORDERS, dtype=float), 1 + np.arange(1, 10) / 100, _WHOLE])
-)
-# Those that other libraries look at beyond 64: figures at these compare with theirs.
-_COMMON = (ORDERS < 1.1) | np.isin(ORDERS, DEFAULT_RDP_ORDERS)
 # Below this rate the convexity gap that quadrature measures drowns in rounding, and the next
 # whole order, which has a sum without cancellation, bounds a fractional one from above.
 _SMALLEST_RATE = 1e-5
@@ -43,23 +34,23 @@ _LEAST_DIVERGENCE = 1e-300
 @lru_cache(maxsize=1)
 def _log_binomials() -> Vector:
     """Return log C(alpha, i) for each whole order and each i, -inf where i > alpha."""
-    alpha = _WHOLE[:, None].astype(float)
-    i = np.arange(_WHOLE[-1] + 1)[None, :].astype(float)
+    alpha = WHOLE[:, None].astype(float)
+    i = np.arange(WHOLE[-1] + 1)[None, :].astype(float)
     with np.errstate(invalid="ignore"):
         logs = gammaln(alpha + 1) - gammaln(i + 1) - gammaln(np.maximum(alpha - i, 0) + 1)
     return np.where(i <= alpha, logs, -np.inf)
 
 
 def _whole_orders(rate: float, sigma: float) -> Vector:
-    """Return the divergence at each of `_WHOLE`, as log1p of a sum of positive terms."""
-    alpha = _WHOLE[:, None].astype(float)
-    i = np.arange(2, _WHOLE[-1] + 1)[None, :].astype(float)
+    """Return the divergence at each of `WHOLE`, as log1p of a sum of positive terms."""
+    alpha = WHOLE[:, None].astype(float)
+    i = np.arange(2, WHOLE[-1] + 1)[None, :].astype(float)
     growth = i * (i - 1) / (2 * sigma**2)
     # log(e^x - 1), which neither overflows nor cancels
     log_growth = np.where(growth > 30, growth, np.log(np.expm1(np.minimum(growth, 30))))
     terms = _log_binomials()[:, 2:] + i * math.log(rate) + (alpha - i) * math.log1p(-rate)
     log_sum = logsumexp(np.where(np.isfinite(terms), terms + log_growth, -np.inf), axis=1)
-    return np.asarray(np.logaddexp(0, log_sum) / (_WHOLE - 1))
+    return np.asarray(np.logaddexp(0, log_sum) / (WHOLE - 1))
 
 
 def _fractional_orders(rate: float, sigma: float, alphas: Vector) -> Vector:
@@ -109,7 +100,7 @@ def sampled_gaussian(rate: float, sigma: float) -> Vector:
         return ORDERS / (2 * sigma**2)
     by_whole = _whole_orders(rate, sigma)
     # The divergence grows with the order, so the next whole order is always a bound.
-    bound = by_whole[np.searchsorted(_WHOLE, ORDERS)]
+    bound = by_whole[np.searchsorted(WHOLE, ORDERS)]
     fractional = (ORDERS % 1) != 0
     # Beyond a multiplier of 1e-2 the integration grid would need millions of points.
     if rate >= _SMALLEST_RATE and sigma >= 1e-2:
@@ -150,7 +141,7 @@ def fixed_size_gaussian(rate: float, sigma: float) -> Vector:
     if rate == 1 or sigma < _LEAST_NOISE:
         return sampled_gaussian(1.0, sigma)
     sigma = min(sigma, _MOST_NOISE)
-    i = np.arange(2, _WHOLE[-1] + 1)
+    i = np.arange(2, WHOLE[-1] + 1)
     second = math.log(2) + i * (i - 1) / (2 * sigma**2)
     first = np.full_like(second, np.inf)
     growth = 1 / sigma**2
@@ -163,7 +154,7 @@ def fixed_size_gaussian(rate: float, sigma: float) -> Vector:
         first[1:255] = math.log(4) + (lower + upper) / 2
     factors = np.minimum(first, second) + i * math.log(rate)
     log_sum = logsumexp(_log_binomials()[:, 2:] + factors, axis=1)
-    whole = np.append([1], _WHOLE)
+    whole = np.append([1], WHOLE)
     cumulants = np.append([0.0], np.logaddexp(0, log_sum))
     bound = np.asarray(np.interp(ORDERS, whole, cumulants) / (ORDERS - 1)) * (1 + _ROUNDING)
     bound.setflags(write=False)  # it is kept and shared
@@ -175,6 +166,10 @@ def divergence(event: DpEvent, relation: str) -> Vector:
 
     Replacing a record moves a clipped sum by 2C, so every multiplier counts half.
     """
+    if isinstance(event, events.Parallel):
+        return _dearest(event.parts, relation)
+    if isinstance(event, events.Selected):
+        return repeated(_dearest(event.candidates, relation), event.mean, event.shape)
     if isinstance(event, PoissonSampledDpEvent):
         return sampled_gaussian(event.sampling_probability, event.event.noise_multiplier)
     factor = 0.5 if relation == events.REPLACE else 1.0
@@ -185,6 +180,11 @@ def divergence(event: DpEvent, relation: str) -> Vector:
             events.sampling_rate(event), factor * event.event.noise_multiplier
         )
     raise AssertionError(f"events.relation let {event!r} through")
+
+
+def _dearest(tallies: tuple[events.Items, ...], relation: str) -> Vector:
+    """Return, at each order, the divergence of the tally that has the largest there."""
+    return np.asarray(np.max([total(dict(tally), relation) for tally in tallies], axis=0))
 
 
 def total(counts: Mapping[DpEvent, int], relation: str) -> Vector:
@@ -207,7 +207,7 @@ def to_epsilon(rdp: Vector, delta: float, common: bool = False) -> float:
     if delta**2 + math.expm1(-float(rdp.min())) > 0:
         return 0.0
     epsilons = rdp + np.log1p(-1 / ORDERS) - np.log(delta * ORDERS) / (ORDERS - 1)
-    return max(0.0, float(np.min(epsilons[_COMMON] if common else epsilons)))
+    return max(0.0, float(np.min(epsilons[COMMON] if common else epsilons)))
 
 
 def classic_epsilon(rdp: Vector, delta: float) -> float:

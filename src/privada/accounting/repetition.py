@@ -14,7 +14,7 @@ from collections.abc import Callable
 import numpy as np
 from scipy.optimize import brentq
 
-from privada.accounting.rdp import ORDERS, Vector
+from privada.accounting.orders import ORDERS, Vector
 from privada.core.errors import ArgumentError
 from privada.core.validation import not_negative, probability, real
 

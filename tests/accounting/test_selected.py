@@ -1,0 +1,111 @@
+"""Events of selections, and of releases on parts of the records."""
+
+import math
+
+import numpy as np
+import pytest
+
+import privada as pv
+from privada.accounting import epsilon_of, events, rdp
+from privada.accounting.events import Parallel, Selected, items_of
+from privada.accounting.repetition import repeated
+
+TRAIN = items_of({events.poisson(0.01, 2.0): 300, events.poisson(0.01, 3.0): 200})
+SCORE = items_of({events.gaussian(20.0): 1})
+CHEAP = items_of({events.poisson(0.01, 4.0): 300})
+RUN = items_of({Parallel((TRAIN, SCORE)): 1})
+SEARCH = Selected((RUN, CHEAP), 10.0, 1.0)
+ONE = events.ADD_OR_REMOVE
+
+
+def curve(items):
+    return rdp.total(dict(items), ONE)
+
+
+def test_the_dearest_part_counts_at_each_order():
+    found = rdp.total({Parallel((TRAIN, SCORE)): 1}, ONE)
+    np.testing.assert_array_equal(found, np.maximum(curve(TRAIN), curve(SCORE)))
+    wide = items_of({events.gaussian(1.0): 1})
+    crossing = rdp.total({Parallel((TRAIN, wide)): 3}, ONE)
+    np.testing.assert_allclose(crossing, 3 * np.maximum(curve(TRAIN), curve(wide)))
+
+
+def test_a_selection_costs_what_repeating_its_dearest_candidate_does():
+    found = rdp.total({SEARCH: 1}, ONE)
+    np.testing.assert_array_equal(found, repeated(np.maximum(curve(RUN), curve(CHEAP)), 10.0, 1.0))
+    alone = Selected((CHEAP,), 10.0, 1.0)
+    assert epsilon_of({alone: 1}, 1e-6) < epsilon_of({SEARCH: 1}, 1e-6)
+
+
+def test_the_epsilon_of_a_selection_is_its_price():
+    plan = {"sampling_rate": 250 / 60_000, "steps": 2500}
+    prices = {
+        each.how: each.epsilon
+        for each in pv.selection.price(noise_multiplier=4.0, candidates=10, delta=1e-6, **plan)
+    }
+    run = items_of({events.poisson(plan["sampling_rate"], 4.0): plan["steps"]})
+    for how, shape in (("geometric", 1.0), ("logarithmic", 0.0), ("poisson", math.inf)):
+        cost = epsilon_of({Selected((run,), 10.0, shape): 1}, 1e-6)
+        assert cost == pytest.approx(prices[f"repeat-{how}"], rel=1e-12)
+
+
+def test_selections_add_up_with_everything_else():
+    step = events.poisson(0.01, 2.0)
+    both = epsilon_of({SEARCH: 1, step: 500}, 1e-6)
+    assert both > max(epsilon_of({SEARCH: 1}, 1e-6), epsilon_of({step: 500}, 1e-6))
+    assert both == rdp.to_epsilon(rdp.total({SEARCH: 1, step: 500}, ONE), 1e-6)
+    assert epsilon_of({SEARCH: 2}, 1e-6) > epsilon_of({SEARCH: 1}, 1e-6)
+
+
+def test_many_multipliers_beside_a_selection_are_grouped_and_cost_no_less():
+    steps = {events.poisson(0.01, 2 + i / 1000): 1 for i in range(3000)}
+    exact = rdp.to_epsilon(rdp.total({SEARCH: 1, **steps}, ONE), 1e-6)
+    grouped = epsilon_of({SEARCH: 1, **steps}, 1e-6)
+    assert exact <= grouped <= 1.01 * exact
+
+
+@pytest.mark.parametrize("event", [Parallel((TRAIN, SCORE)), SEARCH,
+                                   Selected((CHEAP,), 3.5, math.inf)])  # fmt: skip
+def test_a_ledger_keeps_them_as_they_are(event, tmp_path):
+    assert events.decode(events.encode(event)) == event
+    assert hash(events.decode(events.encode(event))) == hash(event)
+    ledger = pv.Ledger(tmp_path / "ledger", pv.Budget(50.0, 1e-6))
+    ledger.charge({event: 1}, run="search", purpose="tuning")
+    again = pv.Ledger(tmp_path / "ledger")
+    assert again.totals() == {event: 1}
+    assert again.epsilon() == pytest.approx(epsilon_of({event: 1}, 1e-6), rel=1e-12)
+    assert events.describe(event)
+
+
+def test_a_selection_beyond_the_budget_is_refused(tmp_path):
+    ledger = pv.Ledger(tmp_path / "ledger", pv.Budget(0.1, 1e-6))
+    with pytest.raises(pv.BudgetExceeded):
+        ledger.charge({SEARCH: 1}, run="search", purpose="tuning")
+    assert ledger.charges() == ()
+
+
+def test_a_tally_inside_an_event_has_one_form():
+    a, b = events.poisson(0.01, 2.0), events.gaussian(3.0)
+    assert items_of({a: 2, b: 1}) == items_of({b: 1, a: 2, events.gaussian(9.0): 0})
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        Selected((CHEAP,), 0.5, 1.0),
+        Selected((CHEAP,), math.inf, 1.0),
+        Selected((CHEAP,), float("nan"), 1.0),
+        Selected((CHEAP,), 3.0, -1.0),
+        Selected((CHEAP,), 3.0, float("nan")),
+        Parallel((CHEAP, items_of({events.fixed_size(100, 10, 1.0): 1}))),
+    ],
+)
+def test_what_has_no_price_is_refused(wrong):
+    with pytest.raises(pv.EventError):
+        epsilon_of({wrong: 1}, 1e-5)
+
+
+def test_no_noise_inside_costs_infinity():
+    silent = items_of({events.gaussian(0.0): 1})
+    assert epsilon_of({Selected((CHEAP, silent), 3.0, 1.0): 1}, 1e-5) == math.inf
+    assert epsilon_of({Parallel((CHEAP, silent)): 1}, 1e-5) == math.inf
