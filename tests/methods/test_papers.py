@@ -99,6 +99,17 @@ def test_adadps_with_fixed_scales(monkeypatch):
     )
 
 
+def test_adadps_with_moments_divides_by_them_and_does_not_restore(monkeypatch):
+    geometry = pv.geometry.known_moments(torch.from_numpy(SCALES))
+    start, path, _ = path_of(
+        monkeypatch, pv.methods.AdaDPS(lr=0.2, geometry=geometry, clip=CLIP), STEPS
+    )
+    agree(
+        path,
+        adadps.adadps_fixed(start, rows, NOISE[:STEPS], SCALES, 0.2, CLIP, SIGMA, RECORDS),
+    )
+
+
 def test_adas_is_the_same_without_privacy():
     torch.manual_seed(0)
     model = torch.nn.Linear(FEATURES, CLASSES).double()

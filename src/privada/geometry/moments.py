@@ -43,22 +43,22 @@ class Moments:
         """Return the moments as one vector."""
         raise TypeError(f"{type(self).__name__} does not say what its moments are.")
 
-    def ellipsoid(self, exponent: float, floor: float = 1e-3) -> "Ellipsoid":
-        """Return the shape with scales sigma_j^exponent."""
-        return Ellipsoid(self, exponent, floor)
+    def ellipsoid(self, exponent: float, floor: float = 1e-3, restores: bool = True) -> "Ellipsoid":
+        """Return the shape with scales sigma_j^exponent, undone after the release or not."""
+        return Ellipsoid(self, exponent, floor, restores)
 
     def __repr__(self) -> str:
         return self.source
 
 
 class Ellipsoid(FromState):
-    """Scales sigma_j^exponent, restored after the release; the clip norm is the radius B_0.
+    """Scales sigma_j^exponent; the clip norm is the radius B_0.
 
     Edge cases: moments below `floor` times the largest count as that.
     """
 
-    def __init__(self, moments: Moments, exponent: float, floor: float) -> None:
-        super().__init__(True, moments.source)
+    def __init__(self, moments: Moments, exponent: float, floor: float, restores: bool) -> None:
+        super().__init__(restores, moments.source)
         self._moments, self._exponent = moments, positive("exponent", exponent)
         self._floor = positive("floor", floor)
 

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import ClassVar
 
-from privada.geometry import Shape
+from privada.geometry import Moments, Shape
 from privada.methods.method import Method, Parts
 from privada.updates import LearningRate, scheduled, sgd
 
@@ -21,7 +21,8 @@ class AdaDPS(Method):
             that of the paper's theorem.
         geometry: the side information: `pv.geometry.public_gradients` (RMSProp, AdaGrad or Adam
             statistics), `token_frequency`, `tf_idf`, `feature_moments`, `by_feature` or
-            `diagonal`; `ideal` for the oracle, which is not private.
+            `diagonal`; second moments, `known_moments`, `public_moments` or
+            `private_second_moments`; `ideal` for the oracle, which is not private.
         clip: the largest norm that one example's scaled gradient may keep.
         clipping: `pv.clipping.microbatches(4)` clips averages over micro-batches as the paper's
             experiments do, and doubles the sensitivity.
@@ -42,8 +43,11 @@ class AdaDPS(Method):
 
     name: ClassVar[str] = "adadps"
     lr: LearningRate
-    geometry: Shape
+    geometry: Shape | Moments
 
     def parts(self, steps: int) -> Parts:
         """Return gradient descent on the releases, in the geometry of the side information."""
-        return Parts(rule=sgd(), controller=scheduled(self.lr), geometry=self.geometry)
+        shape = self.geometry
+        if isinstance(shape, Moments):
+            shape = shape.ellipsoid(exponent=1.0, restores=False)
+        return Parts(rule=sgd(), controller=scheduled(self.lr), geometry=shape)

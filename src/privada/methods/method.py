@@ -30,8 +30,8 @@ class Parts:
     def __post_init__(self) -> None:
         if not isinstance(self.geometry, Shape):
             raise ArgumentError(
-                f"Expected geometry to be one of pv.geometry, got geometry={self.geometry!r}. Give "
-                "scales as pv.geometry.diagonal(scales)."
+                f"Expected geometry to be a shape of pv.geometry, got geometry={self.geometry!r}. "
+                "Give scales as pv.geometry.diagonal(scales), moments as moments.ellipsoid(1/2)."
             )
 
 
