@@ -57,6 +57,21 @@ def test_adadps_in_the_sparse_regression():
 
 
 @pytest.mark.slow
+def test_pagan_in_the_absolute_regression_at_epsilon_1():
+    from papers.pagan.absolute_regression import loss, noise_for
+
+    noise = noise_for(1.0)
+    chosen = {
+        "private SGD": {"lr": 2.0, "clip": 0.1, "noise": noise},
+        "private AdaGrad": {"lr": 0.5, "clip": 0.1, "noise": noise},
+        "PAGAN": {"lr": 0.2, "clip": 1.0, "noise": noise},
+    }
+    found = medians(loss, chosen)
+    assert found["PAGAN"] <= 0.6 * found["private AdaGrad"]
+    assert found["PAGAN"] <= 0.5 * found["private SGD"]
+
+
+@pytest.mark.slow
 @pytest.mark.skipif(not (Path(DATA) / "imdb.npz").is_file(), reason="PRIVADA_DATA has no imdb.npz")
 def test_adadps_on_film_reviews():
     from papers.adadps import imdb
