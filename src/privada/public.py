@@ -23,6 +23,8 @@ from privada.updates.learning_rates import rate_of
 
 # How many public examples run through the model at a time.
 _CHUNK = 1024
+# How many are tried before a run.
+_TRIED = 16
 
 
 class ModelSide:
@@ -39,12 +41,22 @@ class ModelSide:
     def _trained(self) -> list[Tensor]:
         return [p for p in self._model.parameters() if p.requires_grad]
 
-    def _batch(self, public: Public, number: int) -> Batch:
-        """Return batch `number`: a random part of the examples, the same for the same number."""
+    def _records(self, public: Public) -> data.Records:
         if id(public) not in self._loaded:
             first = self._trained()[0]
             self._loaded[id(public)] = public, data.load(public.data, first.dtype, first.device)
-        _, records = self._loaded[id(public)]
+        return self._loaded[id(public)][1]
+
+    def check(self, public: Public) -> None:
+        """Take the gradient of a few examples, and raise what that raises."""
+        records = self._records(public)
+        some = records.fetch(np.arange(min(_TRIED, records.size))).dense()
+        with torch.random.fork_rng(devices=[]), torch.enable_grad():
+            self._gradient(self._losses(some).sum())
+
+    def _batch(self, public: Public, number: int) -> Batch:
+        """Return batch `number`: a random part of the examples, the same for the same number."""
+        records = self._records(public)
         size = min(public.batch_size or records.size, records.size)
         if size == records.size:
             return records.fetch(np.arange(size)).dense()

@@ -185,8 +185,8 @@ def test_an_epoch_is_a_pass_over_the_records():
 
 
 class _NoSide:
-    def average(self, public, number):
-        return torch.zeros(15)
+    def check(self, public):
+        pass
 
 
 def test_adas_takes_moments_that_are_known_and_no_others():

@@ -55,6 +55,9 @@ def as_public(data: Any) -> Public:
 class PublicSide(Protocol):
     """Takes gradients of public examples at a model's current parameters."""
 
+    def check(self, public: Public) -> None:
+        """Take the gradient of a few examples, and raise what that raises."""
+
     def average(self, public: Public, number: int) -> Tensor:
         """Return the average gradient of public batch `number` as one vector."""
 
