@@ -184,6 +184,22 @@ def test_numbers_that_underflow_do_not_lengthen_a_gradient(name, chosen):
         assert float(found.norm()) <= clip * (1 + 1e-6)
 
 
+@pytest.mark.parametrize("positions", [1, 3])
+@pytest.mark.parametrize("factor", ["inputs", "outputs"])
+def test_an_example_that_is_no_number_does_not_hide_a_huge_one(factor, positions):
+    factors = {"inputs": torch.ones(3, positions, 4), "outputs": torch.ones(3, positions, 5)}
+    factors[factor][0] = math.nan
+    factors[factor][1, 0, 0] = 1e20
+    outer = Outer(Piece(0, (5, 4), (4, 1)), **factors)
+    outer.squared_norms(None)
+    assert outer.extreme().tolist() == [False, True, False]
+    plain = Outer(
+        Piece(0, (5, 4), (4, 1)), torch.ones(3, positions, 4), torch.ones(3, positions, 5)
+    )
+    plain.squared_norms(None)
+    assert plain.extreme() is None
+
+
 def extreme(name, large, small, swapped):
     """Return an engine, and one example of which one factor is huge and the other tiny."""
     sizes = (small, large) if swapped else (large, small)

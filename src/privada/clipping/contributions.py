@@ -386,13 +386,10 @@ class Outer:
             rows, columns = (None, None) if weights is None else (weights.rows, weights.columns)
             of_a = row_squares(a if columns is None else a * columns)
             of_b = row_squares(b if rows is None else b * rows)
-            if len(a):
-                longest = math.sqrt(max(float(of_a.max()), float(of_b.max())))
-                self._longest = longest / (1.0 if weights is None else min(1.0, weights.least))
+            self._note_longest([of_a.sqrt(), of_b.sqrt()], weights)
             return of_a * of_b
         of_a, of_b = row_squares(a), row_squares(b)
-        if len(a):
-            self._longest = math.sqrt(max(float(of_a.max()), float(of_b.max())))
+        self._note_longest([of_a.sqrt(), of_b.sqrt()], None)
         tiny = 4 * torch.finfo(a.dtype).tiny * (weights.largest + 1)
         lost = (a.shape[1] * of_b + b.shape[1] * of_a) * tiny
         narrow, wide, squares = b, a, weights.squares.t()
@@ -407,9 +404,19 @@ class Outer:
         sums = (found * narrow * narrow).sum(dim=1)
         return raised(sums, a.dtype, wide.shape[1]) + lost
 
+    def _note_longest(self, norms: list[Tensor], weights: PieceWeights | None) -> None:
+        """Keep a bound on all factors, from the norms of weighted ones.
+
+        The greatest is taken by torch, in which a NaN is not lost: it bounds nothing.
+        """
+        greatest = [each.max() for each in norms if each.numel()]
+        if greatest:
+            longest = float(torch.stack(greatest).max())
+            self._longest = longest / (1.0 if weights is None else min(1.0, weights.least))
+
     def by_gram(self, weights: PieceWeights | None) -> Tensor:
         """Return each example's weighted squared norm, from the Gram matrices of positions."""
-        found, positions = [], self.inputs.shape[1]
+        found, positions, seen = [], self.inputs.shape[1], []
         width = 2 * positions * positions * self.inputs.element_size()
         for start, stop in spans(self.inputs.shape[0], width):
             a, b = self.inputs[start:stop], self.outputs[start:stop]
@@ -421,12 +428,14 @@ class Outer:
             like = torch.linalg.vector_norm(gram.flatten(1), ord=1, dim=1).double()
             like *= math.sqrt(a.shape[2]) + math.sqrt(b.shape[2])
             of_a, of_b = lengths(a, dim=2), lengths(b, dim=2)
+            seen += [of_a, of_b]
             rounding = torch.finfo(a.dtype).eps * (2 * _products(of_a, of_b, a.dtype) ** 2 + like)
             # and products lost to underflow go with what they would have been multiplied by
             tiny = torch.finfo(a.dtype).tiny
             rounding += tiny * b.shape[2] * of_a.sum(dim=1).square_()
             rounding += tiny * a.shape[2] * of_b.sum(dim=1).square_()
             found.append(gram.sum(dim=(1, 2), dtype=torch.float64).clamp_(min=0) + rounding)
+        self._note_longest(seen, weights)
         lost = 2 * self.piece.size * torch.finfo(self.inputs.dtype).tiny
         return torch.cat(found) + lost * (1 + (0 if weights is None else weights.largest))
 
