@@ -45,6 +45,7 @@ SHAPES = {
     "known moments": G.known_moments(2.0).ellipsoid(0.5),
     "public moments": G.public_moments(PUBLIC).ellipsoid(0.5),
     "private moments": G.private_second_moments(3.0, rounds=3).ellipsoid(0.5),
+    "restoring": G.restoring(G.public_gradients(PUBLIC, "rmsprop")),
     "past releases": G.past_releases(eps=0.1),
     "delayed": G.delayed(plain=2, adaptive=1, eps=0.1),
 }

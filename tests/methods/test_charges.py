@@ -43,6 +43,19 @@ def made(name):
     return pv.methods.get(name)(clip=CLIP, **METHODS[name][0])
 
 
+def test_micro_batches_double_the_noise_for_the_same_charge():
+    """24 records in groups of 4: sensitivity 2C, divided by the number of groups."""
+    options = {"lr": 0.1, "geometry": pv.geometry.isotropic(), "clip": CLIP}
+    run = trainer(pv.methods.AdaDPS(**options, microbatch=4))
+    release = run.gate.query(pv.geometry.isotropic(), SIGMA)
+    assert release.noise_std == pytest.approx(SIGMA * 2 * CLIP)
+    assert release.batch_size == RECORDS / 4
+    assert run.ledger.totals() == {ONE: 1}
+    assert "microbatch=4" in run.method.describe()
+    with pytest.raises(pv.ArgumentError, match="size"):
+        pv.methods.AdaDPS(**options, microbatch=0)
+
+
 def test_every_method_is_here():
     assert set(METHODS) == set(pv.methods.names())
 

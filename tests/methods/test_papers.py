@@ -331,6 +331,18 @@ def test_pasan_and_pagan(name, feasible, projection, monkeypatch):
     np.testing.assert_allclose(answer, averages[-1], rtol=1e-6, atol=1e-8)
 
 
+@pytest.mark.parametrize("name", ["pasan", "pagan"])
+def test_scales_given_as_they_are_are_the_half_axes(name, monkeypatch):
+    geometry = pv.geometry.diagonal(torch.from_numpy(MOMENTS**0.4))
+    options = {"eps": 1e-30} if name == "pagan" else {}
+    method = pv.methods.get(name)(lr=0.3, geometry=geometry, clip=CLIP, **options)
+    start, path, _ = path_of(monkeypatch, method, STEPS)
+    axes = CLIP * MOMENTS**0.4
+    gradient = pasan_pagan.ellipsoid_gradient(rows, NOISE, axes, pasan_pagan.radial, SIGMA, RECORDS)
+    expected, _, _ = getattr(pasan_pagan, name)(start, gradient, STEPS, 0.3)
+    np.testing.assert_allclose(np.stack(path), np.stack(expected[:-1]), rtol=1e-7)
+
+
 def test_pdp_sgd(monkeypatch):
     method = pv.methods.PDPSGD(lr=0.3, public=PUBLIC, dimensions=4, clip=CLIP)
     start, path, _ = path_of(monkeypatch, method, STEPS)

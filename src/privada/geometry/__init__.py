@@ -1,6 +1,13 @@
 """The shape in which gradients are clipped, and where it comes from."""
 
-from privada.geometry.diagonal import Geometry, Shape, Whitening, diagonal, isotropic
+from privada.geometry.diagonal import (
+    Geometry,
+    Shape,
+    Whitening,
+    diagonal,
+    isotropic,
+    restoring,
+)
 from privada.geometry.features import by_feature, feature_moments, tf_idf, token_frequency
 from privada.geometry.moments import (
     Moments,
@@ -27,6 +34,7 @@ __all__ = [
     "private_second_moments",
     "public_gradients",
     "public_moments",
+    "restoring",
     "tf_idf",
     "theorem_2",
     "token_frequency",

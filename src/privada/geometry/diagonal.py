@@ -1,7 +1,7 @@
 """Diagonal geometries: one scale and one shift for each coordinate."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -219,3 +219,54 @@ class FromState(Shape):
         if self._made is None or self._made.scale is not state["scale"]:
             self._made = Geometry(state["scale"], state.get("shift"), self._restores, self.source)
         return self._made
+
+
+class restoring(Shape):
+    """Another shape, with its scales and shifts undone after the release.
+
+    Guarantee: that of the other shape; undoing a scale is post-processing.
+
+    Example:
+        >>> import privada as pv
+        >>> shape = pv.geometry.restoring(pv.geometry.diagonal(2.0, source="a constant"))
+        >>> shape
+        a constant
+
+    Reference: Asi et al. (2021), Private Adaptive Gradient Methods for Convex Optimization (004),
+    Algorithms 1 and 2, line 6.
+    """
+
+    def __init__(self, shape: Shape) -> None:
+        if not isinstance(shape, Shape):
+            raise ArgumentError(
+                f"Expected a shape of pv.geometry to restore, got {shape!r}. Give scales as "
+                "pv.geometry.diagonal(scales)."
+            )
+        self._shape, self.source, self.private = shape, shape.source, shape.private
+        self._made: tuple[Geometry, Geometry] | None = None
+
+    def preliminary(self, parameters: Parameters) -> tuple[float, ...]:
+        """Return what the other shape does."""
+        return self._shape.preliminary(parameters)
+
+    def init(self, parameters: Parameters) -> State:
+        """Return what the other shape does."""
+        return self._shape.init(parameters)
+
+    def prepare(self, state: State, parameters: Parameters, ask: Ask) -> State:
+        """Return what the other shape does."""
+        return self._shape.prepare(state, parameters, ask)
+
+    def at(self, state: State, parameters: Parameters) -> tuple[Geometry, State]:
+        """Return the other shape's geometry, restoring."""
+        geometry, state = self._shape.at(state, parameters)
+        if self._made is None or self._made[0] is not geometry:
+            self._made = geometry, replace(geometry, restores=True)
+        return self._made[1], state
+
+    def seen(self, release: Release, state: State) -> State:
+        """Return what the other shape does."""
+        return self._shape.seen(release, state)
+
+    def __repr__(self) -> str:
+        return repr(self._shape)

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import ClassVar
 
+from privada.clipping import microbatches
 from privada.geometry import Moments, Shape
 from privada.methods.method import Method, Parts
 from privada.updates import LearningRate, scheduled, sgd
@@ -24,8 +25,8 @@ class AdaDPS(Method):
             `diagonal`; second moments, `known_moments`, `public_moments` or
             `private_second_moments`; `ideal` for the oracle, which is not private.
         clip: the largest norm that one example's scaled gradient may keep.
-        clipping: `pv.clipping.microbatches(4)` clips averages over micro-batches as the paper's
-            experiments do, and doubles the sensitivity.
+        microbatch: clip averages over micro-batches of about so many examples, as the paper's
+            experiments do with 4. It doubles the sensitivity, and is there to reproduce them.
 
     Guarantee: each step is a Gaussian release of a sum of sensitivity `clip`, whatever the scale.
 
@@ -44,6 +45,12 @@ class AdaDPS(Method):
     name: ClassVar[str] = "adadps"
     lr: LearningRate
     geometry: Shape | Moments
+    microbatch: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.microbatch is not None:
+            object.__setattr__(self, "clipping", microbatches(self.microbatch))
+        super().__post_init__()
 
     def parts(self, steps: int) -> Parts:
         """Return gradient descent on the releases, in the geometry of the side information."""

@@ -20,7 +20,8 @@ class PAGAN(Method):
     Args:
         lr: alpha, of the order of the diameter of the feasible set in a coordinate.
         geometry: the moments sigma_j: `pv.geometry.known_moments`, `public_moments` or
-            `private_second_moments`, which is charged; or any shape, taken as it is.
+            `private_second_moments`, which is charged; or any shape, whose scales are the half
+            axes, undone after the release.
         exponent: of the moments; 2/3 is best for sub-Gaussian coordinates.
         onto: the feasible set: `pv.updates.box`, `ball` or `simplex`; none by default.
         averaging: whether the model becomes the mean of all points at the end of the run.

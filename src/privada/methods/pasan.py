@@ -3,14 +3,20 @@
 from dataclasses import dataclass, field
 from typing import ClassVar
 
-from privada.geometry import Moments, Shape, isotropic
+from privada.geometry import Geometry, Moments, Shape, isotropic, restoring
 from privada.methods.method import Method, Parts
 from privada.updates import Projection, Rule, adagrad_norm, averaged, scheduled
 
 
 def ellipsoid_of(geometry: Shape | Moments, exponent: float) -> Shape:
-    """Return the ellipsoid of moments; any other shape as it is."""
-    return geometry.ellipsoid(exponent) if isinstance(geometry, Moments) else geometry
+    """Return the ellipsoid of moments; any other shape with its scales as half axes."""
+    if isinstance(geometry, Moments):
+        return geometry.ellipsoid(exponent)
+    return (
+        geometry
+        if isinstance(geometry, Geometry) and geometry.scale is None
+        else restoring(geometry)
+    )
 
 
 @dataclass(frozen=True)
@@ -24,7 +30,8 @@ class PASAN(Method):
     Args:
         lr: alpha, of the order of the diameter of the feasible set.
         geometry: the moments sigma_j: `pv.geometry.known_moments`, `public_moments` or
-            `private_second_moments`, which is charged; or any shape, taken as it is.
+            `private_second_moments`, which is charged; or any shape, whose scales are the half
+            axes, undone after the release.
         exponent: of the moments; 1/2 is best for sub-Gaussian coordinates.
         onto: the feasible set: `pv.updates.box`, `ball` or `simplex`; none by default.
         averaging: whether the model becomes the mean of all points at the end of the run.
