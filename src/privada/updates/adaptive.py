@@ -4,6 +4,7 @@ import math
 from collections.abc import Callable
 
 import torch
+from torch import Tensor
 
 from privada.core.tensors import Parameters
 from privada.core.validation import fraction, not_negative, positive
@@ -15,6 +16,13 @@ from privada.updates.rules import Move, Rule, State, within
 def _moments(*names: str) -> Callable[[Parameters], State]:
     """Return a first state of zero vectors, and of no steps taken."""
     return lambda parameters: {"step": 0} | {name: parameters.zeros() for name in names}
+
+
+def _both(release: Release, state: State, beta1: float, beta2: float) -> tuple[int, Tensor, Tensor]:
+    """Return the number of steps and both moments with one more release in them."""
+    gradient = release.gradient
+    second = (beta2 * state["second"]).addcmul_(gradient, gradient, value=1 - beta2)
+    return state["step"] + 1, state["first"].lerp(gradient, 1 - beta1), second
 
 
 def adam(beta1: float = 0.9, beta2: float = 0.999, eps: float = 1e-8) -> Rule:
@@ -36,9 +44,7 @@ def adam(beta1: float = 0.9, beta2: float = 0.999, eps: float = 1e-8) -> Rule:
     def update(
         release: Release, state: State, parameters: Parameters, lr: float
     ) -> tuple[Move, State]:
-        gradient, step = release.gradient, state["step"] + 1
-        first = state["first"].lerp(gradient, 1 - beta1)
-        second = (beta2 * state["second"]).addcmul_(gradient, gradient, value=1 - beta2)
+        step, first, second = _both(release, state, beta1, beta2)
         root = (second / (1 - beta2**step)).sqrt_().add_(eps)
         move = Move(first / root, -lr / (1 - beta1**step))
         return move, {"step": step, "first": first, "second": second}
@@ -175,9 +181,7 @@ def adam_bias_corrected(beta1: float = 0.9, beta2: float = 0.999, floor: float =
     def update(
         release: Release, state: State, parameters: Parameters, lr: float
     ) -> tuple[Move, State]:
-        gradient, step = release.gradient, state["step"] + 1
-        first = state["first"].lerp(gradient, 1 - beta1)
-        second = (beta2 * state["second"]).addcmul_(gradient, gradient, value=1 - beta2)
+        step, first, second = _both(release, state, beta1, beta2)
         signal = (second / (1 - beta2**step)).sub_(release.gradient_std**2).clamp_(min=floor)
         move = Move(first / signal.sqrt_(), -lr / (1 - beta1**step))
         return move, {"step": step, "first": first, "second": second}

@@ -235,7 +235,5 @@ class step_doubling:
         assert self._freeze is not None
         assert epoch is not None
         epochs = 1 + (step - self._freeze) // epoch
-        lr = state["lr"] / (1 + self._decay * epochs)
-        move, rule_state = rule.update(query(), rule_state, parameters, lr)
-        parameters.add_(*move)
-        return rule_state, state, lr
+        ordinary = scheduled(state["lr"] / (1 + self._decay * epochs))
+        return ordinary.iterate(query, rule, parameters, rule_state, state, step)
