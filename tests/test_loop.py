@@ -244,3 +244,32 @@ def test_a_loop_in_a_shape_that_follows_public_gradients():
     run(loop)
     assert loop.steps_done == 4
     assert any("declared public" in each for each in loop.statement().assumptions)
+
+
+def test_a_step_that_is_interrupted_is_taken_anew_and_the_loop_goes_on_to_its_end(monkeypatch):
+    net = torch.nn.Linear(3, 2)
+    loop = pv.PrivateLoop(
+        net, torch.optim.SGD(net.parameters(), lr=0.1), torch.nn.CrossEntropyLoss(),
+        (np.ones((20, 3), "float32"), np.zeros(20, int)), clip=1.0, batch_size=5, epochs=1,
+        noise_multiplier=1.0, delta=1e-3, controller=pv.updates.step_doubling(0.1, 1.0),
+    )  # fmt: skip
+    ask, asked = loop._run.gate.query, []
+
+    def query(*args):
+        asked.append(args)
+        if len(asked) == 2:
+            raise KeyboardInterrupt
+        return ask(*args)
+
+    monkeypatch.setattr(loop._run.gate, "query", query)
+    before = net.weight.detach().clone()
+    model, optimizer, criterion, loader = loop
+    x, y = next(iter(loader))
+    criterion(model(x), y).backward()
+    with pytest.raises(KeyboardInterrupt):
+        optimizer.step()
+    assert torch.equal(net.weight, before)
+    optimizer.step()  # the backward pass still stands
+    run(loop)
+    assert loop.steps_done == 4
+    assert sum(loop.ledger.totals().values()) == 2 * 4 + 1

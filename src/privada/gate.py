@@ -35,8 +35,8 @@ from privada.sampling import Sampler
 # Durable commits may take this share of a run's time; blocks of charges grow until they do.
 _SHARE_OF_TIME = 0.01
 _LARGEST_BLOCK = 64
-# How many records are read at a time where all of them are.
-_RECORDS_AT_A_TIME = 256
+# How many records are read at a time where all of them are, and what their gradients may take.
+_RECORDS_AT_A_TIME, _GRADIENT_BYTES = 256, 1 << 28
 _IN_THE_MIDDLE = (
     "Cannot use the gate from within one of its own charges, as a signal handler would. Nothing "
     "was done; do it after the step."
@@ -235,8 +235,10 @@ class Gate:
 
     def _all_rows(self) -> Iterator[Tensor]:
         """Yield the gradients of all records as rows; one that fails is left out, as zero."""
-        for start in range(0, self._records.size, _RECORDS_AT_A_TIME):
-            indices = np.arange(start, min(start + _RECORDS_AT_A_TIME, self._records.size))
+        room = _GRADIENT_BYTES // (8 * self._parameters.size)
+        count = max(1, min(_RECORDS_AT_A_TIME, room))
+        for start in range(0, self._records.size, count):
+            indices = np.arange(start, min(start + count, self._records.size))
             try:
                 some = list(self._engine.rows(self._records.fetch(indices)))
             except Exception:

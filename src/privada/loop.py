@@ -328,6 +328,9 @@ class PrivateLoop:
         self._module.train()
         try:
             self._ask()
+        except BaseException:
+            self._run.give_up(self.steps_done)
+            raise
         finally:
             self._module.train(before)
         self._ready = False

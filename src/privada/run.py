@@ -367,6 +367,16 @@ class Run:
         self.shape_state = self.shape.seen(release, state)
         return release
 
+    def give_up(self, step: int) -> None:
+        """Count what was released for a step that was not finished beside the plan.
+
+        The step starts anew the next time; what it was charged for stays charged.
+        """
+        start = self.plan.before(step) if self.prepared else 0
+        self._before += self.planned(start, self.done - start)
+        self.done = start
+        self._epsilons.clear()
+
     def _squares(self, bound: float, noise_multiplier: float) -> Release:
         return self._counted(lambda: self.gate.squares(bound, noise_multiplier, self.population))
 

@@ -200,15 +200,19 @@ class Trainer:
                 "Plan more steps when making the trainer: the noise depends on it."
             )
         number, parts = self._step, self._parts
-        with self._training_mode():
-            self._rule_state, self._controller_state, lr = parts.controller.iterate(
-                lambda: self._run.query(number),
-                parts.rule,
-                self._run.parameters,
-                self._rule_state,
-                self._controller_state,
-                number,
-            )
+        try:
+            with self._training_mode():
+                self._rule_state, self._controller_state, lr = parts.controller.iterate(
+                    lambda: self._run.query(number),
+                    parts.rule,
+                    self._run.parameters,
+                    self._rule_state,
+                    self._controller_state,
+                    number,
+                )
+        except BaseException:
+            self._run.give_up(number)
+            raise
         self._step += 1
         self._rates.append(lr)
         if self._step == self.steps:

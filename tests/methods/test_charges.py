@@ -140,6 +140,29 @@ def test_an_exception_between_the_releases_leaves_the_model_as_it_was(monkeypatc
     with pytest.raises(KeyboardInterrupt):
         run.step()
     np.testing.assert_array_equal(flat(run.model), before)
+    # what was released in vain is in the history's epsilon, and the run takes all its steps
+    run.fit()
+    assert run.steps_done == STEPS
+    assert sum(run.ledger.totals().values()) == 2 * STEPS + 1
+    assert run.history[-1].epsilon == pytest.approx(run.epsilon(), rel=1e-12)
+
+
+def test_moments_that_are_interrupted_are_counted_and_asked_for_again(monkeypatch):
+    run, asked = with_private_moments(), []
+    ask = run.gate.squares
+
+    def squares(*args):
+        asked.append(args)
+        if len(asked) == 3:
+            raise KeyboardInterrupt
+        return ask(*args)
+
+    monkeypatch.setattr(run.gate, "squares", squares)
+    with pytest.raises(KeyboardInterrupt):
+        run.step()
+    run.fit()
+    assert run.ledger.totals() == {events.gaussian(8.0): 2 + 4, ONE: STEPS}
+    assert run.history[-1].epsilon == pytest.approx(run.epsilon(), rel=1e-12)
 
 
 # ---------------------------------------------------------------------- Algorithm 3's rounds

@@ -186,7 +186,8 @@ class step_doubling:
     ) -> tuple[State, State, float]:
         """Query twice, move, and set the next learning rate."""
         if self._freeze is not None and step >= self._freeze:
-            return self._decayed(query, rule, parameters, rule_state, state, step)
+            ordinary = scheduled(self._frozen(state["lr"], parameters, step))
+            return ordinary.iterate(query, rule, parameters, rule_state, state, step)
         lr, before = state["lr"], parameters.read()
         first = query()
         move, full_state = rule.update(first, rule_state, parameters, lr)
@@ -221,19 +222,9 @@ class step_doubling:
         wanted: float = (tolerance / error) ** self._power
         return min(max(wanted, self._least), self._most)
 
-    def _decayed(
-        self,
-        query: Callable[[], Release],
-        rule: Rule,
-        parameters: Parameters,
-        rule_state: State,
-        state: State,
-        step: int,
-    ) -> tuple[State, State, float]:
-        """Take an ordinary step with the frozen rate, which falls from epoch to epoch."""
+    def _frozen(self, lr: float, parameters: Parameters, step: int) -> float:
+        """Return the learning rate of an ordinary step, which falls from epoch to epoch."""
         epoch = self._epoch or parameters.epoch
         assert self._freeze is not None
         assert epoch is not None
-        epochs = 1 + (step - self._freeze) // epoch
-        ordinary = scheduled(state["lr"] / (1 + self._decay * epochs))
-        return ordinary.iterate(query, rule, parameters, rule_state, state, step)
+        return lr / (1 + self._decay * (1 + (step - self._freeze) // epoch))
