@@ -5,6 +5,7 @@ import hashlib
 import io
 import os
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -62,20 +63,9 @@ def write(path: str | os.PathLike[str], content: dict[str, Any]) -> None:
 
 
 def read(path: str | os.PathLike[str], settings: dict[str, Any]) -> dict[str, Any]:
-    """Return a checkpoint's content; refuse one that was made with other settings."""
+    """Return a run's checkpoint; refuse one that was made with other settings."""
     name = str(path)
-    content = _unpack(name, _bytes_of(path))
-    if content.get("version") != _VERSION:
-        raise CheckpointError(
-            f"Cannot read the checkpoint {name!r}: it has format {content.get('version')}, this "
-            f"Privada reads format {_VERSION}. Upgrade Privada."
-        )
-    wrong = [key for key, kind in _KINDS.items() if not isinstance(content.get(key), kind)]
-    if wrong:
-        raise CheckpointError(
-            f"Cannot read the checkpoint {name!r}: its parts {wrong} are missing or of another "
-            "kind. Use one that Trainer.save wrote."
-        )
+    content = load(path, _KINDS, "Trainer.save")
     saved = content["settings"]
     differing = [key for key in settings if saved.get(key) != settings[key]]
     if differing:
@@ -83,6 +73,24 @@ def read(path: str | os.PathLike[str], settings: dict[str, Any]) -> dict[str, An
         raise CheckpointError(
             f"Expected the checkpoint {name!r} to be of this run, but it differs in {listed}. "
             "Resume with the settings that the run was started with."
+        )
+    return content
+
+
+def load(path: str | os.PathLike[str], kinds: Mapping[str, type], writer: str) -> dict[str, Any]:
+    """Return a checkpoint's content, whose parts must be of the given kinds."""
+    name = str(path)
+    content = _unpack(name, _bytes_of(path))
+    if content.get("version") != _VERSION:
+        raise CheckpointError(
+            f"Cannot read the checkpoint {name!r}: it has format {content.get('version')}, this "
+            f"Privada reads format {_VERSION}. Upgrade Privada."
+        )
+    wrong = [key for key, kind in kinds.items() if not isinstance(content.get(key), kind)]
+    if wrong:
+        raise CheckpointError(
+            f"Cannot read the checkpoint {name!r}: its parts {wrong} are missing or of another "
+            f"kind. Use one that {writer} wrote."
         )
     return content
 

@@ -1312,3 +1312,32 @@ def test_the_name_of_a_draft_that_became_the_ledger_is_removed(path: Path) -> No
         ledger.charge({GAUSSIAN: 1}, run="a")
     assert {each.name for each in path.parent.iterdir()} == {path.name, kept.name, under_way.name}
     assert count(Ledger(path)) == 1
+
+
+# ---------------------------------------------------------------------- what was given out
+
+
+def test_one_result_is_given_out_under_a_label(tmp_path):
+    ledger = Ledger(tmp_path / "l.db")
+    assert ledger.given("a") is None
+    ledger.give("a", "1")
+    ledger.give("a", "1")
+    ledger.give("b", "2")
+    again = Ledger(tmp_path / "l.db")
+    assert again.given("a") == "1"
+    with pytest.raises(LedgerError, match="given out once"):
+        again.give("a", "2")
+    assert again.given("a") == "1"
+    assert again.totals() == {}
+
+
+def test_a_ledger_that_has_no_such_table_gets_one(tmp_path):
+    path = tmp_path / "l.db"
+    Ledger(path).give("a", "1")
+    with contextlib.closing(sqlite3.connect(path)) as connection:
+        connection.execute("DROP TABLE given")
+        connection.commit()
+    old = Ledger(path)
+    assert old.given("a") is None
+    old.give("a", "3")
+    assert old.given("a") == "3"

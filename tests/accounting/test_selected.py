@@ -109,3 +109,36 @@ def test_no_noise_inside_costs_infinity():
     silent = items_of({events.gaussian(0.0): 1})
     assert epsilon_of({Selected((CHEAP, silent), 3.0, 1.0): 1}, 1e-5) == math.inf
     assert epsilon_of({Parallel((CHEAP, silent)): 1}, 1e-5) == math.inf
+
+
+# ---------------------------------------------------------------------- parts, by PLD
+
+STEPS = {events.poisson(0.02, 2.0): 400}
+WIDE = items_of({events.gaussian(8.0): 1})
+
+
+def test_parts_cost_what_the_dearest_costs_together_with_everything_else():
+    for delta in (1e-3, 1e-6):
+        found = epsilon_of({Parallel((TRAIN, WIDE)): 1, **STEPS}, delta)
+        alone = [epsilon_of({**STEPS, **dict(part)}, delta) for part in (TRAIN, WIDE)]
+        assert found == max(alone)
+        by_rdp = rdp.to_epsilon(rdp.total({Parallel((TRAIN, WIDE)): 1, **STEPS}, ONE), delta)
+        assert found < by_rdp
+
+
+def test_two_divisions_may_put_a_record_with_the_dearest_of_both():
+    one, other = Parallel((TRAIN, ())), Parallel(((), TRAIN))
+    both = epsilon_of({one: 1, other: 1}, 1e-6)
+    assert both == epsilon_of({event: 2 * n for event, n in TRAIN}, 1e-6)
+    assert epsilon_of({one: 3}, 1e-6) == epsilon_of({event: 3 * n for event, n in TRAIN}, 1e-6)
+
+
+def test_many_divisions_cost_no_less():
+    parts = Parallel((items_of({events.gaussian(30.0): 1}), items_of({events.gaussian(31.0): 1})))
+    few, many = (epsilon_of({parts: n}, 1e-6) for n in (60, 70))
+    assert few < many  # the second is by divergences
+    assert many >= epsilon_of({events.gaussian(30.0): 70}, 1e-6)
+
+
+def test_an_empty_division_costs_nothing():
+    assert epsilon_of({Parallel(((), ())): 1}, 1e-6) == 0.0

@@ -110,3 +110,14 @@ def test_make_bits_is_secure_unless_seeded():
 def test_a_bad_seed_is_refused(seed):
     with pytest.raises(ArgumentError, match="seed"):
         SeededBits(seed, "x")
+
+
+class Ones:
+    secure = False
+
+    def draw(self, size):
+        return np.full(size, 255, dtype=np.uint8)
+
+
+def test_uniforms_stay_below_one():
+    assert uniforms(Ones(), 1)[0] < 1

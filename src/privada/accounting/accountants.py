@@ -4,13 +4,14 @@ import math
 from collections import Counter
 from collections.abc import Mapping
 from functools import lru_cache
+from itertools import combinations_with_replacement, product
 
 import numpy as np
 from dp_accounting import DpEvent, get_epsilon_gaussian
 from scipy.special import ndtri
 
 from privada.accounting import events, pld, rdp
-from privada.accounting.events import REPLACE
+from privada.accounting.events import REPLACE, Parallel, Tally
 from privada.accounting.orders import Vector
 from privada.accounting.pld import Mechanism
 from privada.core.errors import ArgumentError
@@ -27,6 +28,8 @@ _MOST_TIMES = 2**53
 # A rate from here on is charged as 1, which costs no less; on a grid it would lose its digits.
 _NEARLY_ALL = 1 - 1e-9
 _MOST_GROUPS = 384
+# So many ways in which a record can be in parts of the data are looked at one by one.
+_MOST_WAYS = 64
 
 
 def times(name: str, value: object, least: int = 1) -> int:
@@ -156,6 +159,27 @@ def _place(item: tuple[DpEvent, int]) -> tuple[float, float, str, int]:
     return events.sampling_rate(event), events.multiplier(event), "", count
 
 
+def _met_by_one(counts: Mapping[DpEvent, int]) -> list[Tally] | None:
+    """Return the tallies that one record can have met, where events are on disjoint parts.
+
+    A record is in one part of each division of the data, so whatever is charged for the others
+    does not see it. None if there are too many ways, or none at all.
+    """
+    divided = {event: n for event, n in counts.items() if isinstance(event, Parallel)}
+    ways = math.prod(math.comb(n + len(e.parts) - 1, n) for e, n in divided.items())
+    if not divided or ways > _MOST_WAYS:
+        return None
+    whole = Counter({event: n for event, n in counts.items() if event not in divided})
+    choices = [combinations_with_replacement(event.parts, n) for event, n in divided.items()]
+    found = []
+    for way in product(*choices):
+        met = Counter(whole)
+        for part in (part for chosen in way for part in chosen):
+            met.update(dict(part))
+        found.append(met)
+    return found
+
+
 @lru_cache(maxsize=4096)
 def _epsilon(items: frozenset[tuple[DpEvent, int]], delta: float, accountant: str) -> float:
     # in an order that does not depend on hashes, so that sums are the same in every process
@@ -164,8 +188,11 @@ def _epsilon(items: frozenset[tuple[DpEvent, int]], delta: float, accountant: st
     gaussian = all(map(events.gaussian_only, counts))
     if gaussian and any(events.multiplier(event) == 0 for event in counts):
         return math.inf
-    if accountant == "pld" and not gaussian:  # only divergences are known of a selection
-        accountant = _ALL_ORDERS
+    if accountant == "pld" and not gaussian:
+        met = _met_by_one(counts)
+        if met is not None:
+            return max(epsilon_of(tally, delta) for tally in met)
+        accountant = _ALL_ORDERS  # only divergences are known of a selection
     if accountant == "moments":
         return rdp.moments_epsilon(_rdp_total(counts, relation), delta)
     if accountant == "rdp":

@@ -248,6 +248,30 @@ class Ledger:
             self._runs.setdefault(run, _Account()).renew(own)
         self._version = version
 
+    def give(self, label: str, digest: str) -> None:
+        """Note, durably, that the result with this digest is given out under a label.
+
+        Guarantee: under one label one result is ever given out, by whichever process and from
+        whichever copy of its files. To give out the same result again is allowed.
+
+        Raises:
+            LedgerError: another result was given out under the label.
+        """
+        label, digest = words("label", label), words("digest", digest)
+        with self._storage.writing("write to") as connection:
+            before = self._storage.give(connection, label, digest)
+        if before != digest:
+            raise LedgerError(
+                f"Expected {label!r} to be given out once, but ledger {self.name!r} says that it "
+                "was, with another result: from a copy of its files, or by another process. That "
+                "result is the one that was paid for; start anew to pay for another."
+            )
+
+    def given(self, label: str) -> str | None:
+        """Return the digest of what was given out under a label, None if nothing was."""
+        with self._storage.reading() as connection:
+            return self._storage.given(connection, words("label", label))
+
     def affordable(self, event: DpEvent, most: int) -> int:
         """Return how many further `event`s the budget allows, at most `most`."""
         low, high = 0, whole("most", most, least=0) + 1
@@ -290,6 +314,49 @@ class Ledger:
             # grid and be a hair looser; the smaller of two upper bounds is one.
             cost = min(cost, self.budget.epsilon)
         return cost
+
+
+class Prepaid(Ledger):
+    """An account in memory for what is charged elsewhere already, and not a release more.
+
+    Args:
+        allowance: what may be released.
+        dataset: the name of the data set.
+
+    Guarantee: a charge beyond the allowance raises, before any data is read.
+
+    Example:
+        >>> from privada.accounting import events
+        >>> from privada.accounting.ledger import Prepaid
+        >>> account = Prepaid({events.gaussian(2.0): 3}, "patients")
+        >>> account.charge({events.gaussian(2.0): 3}, run="first")
+    """
+
+    def __init__(self, allowance: Mapping[DpEvent, int], dataset: str) -> None:
+        super().__init__(None, dataset=dataset)
+        self._allowance = _tally(allowance)
+
+    def charge(
+        self,
+        charged: DpEvent | Mapping[DpEvent, int],
+        *,
+        run: str,
+        purpose: str = "training",
+        plan: Plan = None,
+        limit: Budget | None = None,
+    ) -> None:
+        """Charge events that the allowance covers."""
+        added = _tally(charged)
+        if not self.totals() + added <= self._allowance:
+            raise BudgetExceeded(
+                "Expected no more than what was paid for in advance, got a charge for "
+                f"{_in_words(added)} beyond it. Nothing was charged and no data was read."
+            )
+        super().charge(added, run=run, purpose=purpose, plan=plan, limit=limit)
+
+
+def _in_words(tally: Tally) -> str:
+    return "; ".join(f"{count:,} x {events.describe(event)}" for event, count in tally.items())
 
 
 def _check_budget(name: str, budget: Budget | None) -> None:

@@ -42,6 +42,10 @@ CREATE TABLE charges (
     UNIQUE (run, purpose, event)
 );
 """
+# What was given out under a label, by its digest; ledgers made before there was this get it later.
+_GIVEN = """
+CREATE TABLE IF NOT EXISTS given (label TEXT PRIMARY KEY, digest TEXT NOT NULL) WITHOUT ROWID;
+"""
 _COUNTERS = ("rows", "releases")
 
 # What to do about an error of SQLite: by its name where there is one, else by a word of its text.
@@ -465,6 +469,24 @@ class Storage:
             "UPDATE meta SET value = ? WHERE key = ?",
             [(meta[key], key) for key in (*_COUNTERS, "seal")],
         )
+
+    @staticmethod
+    def give(connection: sqlite3.Connection, label: str, digest: str) -> str:
+        """Note what is given out under a label, unless something was; return what that is."""
+        before = Storage.given(connection, label)
+        if before is not None:
+            return before
+        connection.execute(_GIVEN)
+        connection.execute("INSERT INTO given VALUES (?, ?)", (label, digest))
+        return digest
+
+    @staticmethod
+    def given(connection: sqlite3.Connection, label: str) -> str | None:
+        """Return the digest of what was given out under a label, None if nothing was."""
+        if not connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'given'").fetchone():
+            return None
+        found = connection.execute("SELECT digest FROM given WHERE label = ?", (label,)).fetchone()
+        return None if found is None else str(found[0])
 
     # ------------------------------------------------------------------ forks
 

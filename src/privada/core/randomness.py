@@ -106,7 +106,8 @@ def words(bits: Bits, count: int) -> NDArray[np.uint64]:
 
 def uniforms(bits: Bits, count: int) -> NDArray[np.float64]:
     """Return `count` uniform floats in (0, 1), each of 53 random bits."""
-    return ((words(bits, count) >> np.uint64(11)).astype(np.float64) + 0.5) * 2.0**-53
+    drawn = ((words(bits, count) >> np.uint64(11)).astype(np.float64) + 0.5) * 2.0**-53
+    return np.minimum(drawn, 1 - 2.0**-53)  # the last of them is rounded up to 1
 
 
 def integers(bits: Bits, below: int, count: int) -> NDArray[np.int64]:

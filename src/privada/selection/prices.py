@@ -2,18 +2,20 @@
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from dp_accounting import DpEvent
 
 from privada.accounting import epsilon_of, events, rdp
 from privada.accounting.calibration import Numbers, least_noise, plan
 from privada.accounting.repetition import checked_mean, liu_talwar, repeated
-from privada.core.validation import one_of, positive, probability
+from privada.core.validation import not_negative, one_of, positive, probability
 
 # The distributions of the number of runs, by their shape.
 SHAPES = {"repeat-geometric": 1.0, "repeat-logarithmic": 0.0, "repeat-poisson": math.inf}
 WAYS = ("compose-pld", "compose-rdp", "liu-talwar", *SHAPES)
+# The family that the geometric and the logarithmic are members of; it has a shape.
+NEGATIVE_BINOMIAL = "repeat-negative-binomial"
 _CONVERSIONS = {"tight": rdp.to_epsilon, "classic": rdp.classic_epsilon}
 
 
@@ -45,18 +47,32 @@ class Price:
         )
 
 
+def priced(how: str, epsilon: float, delta: float, candidates: float) -> Price:
+    """Return the price of choosing among so many candidates in one way."""
+    every = how.startswith("compose")
+    return Price(
+        how=how,
+        epsilon=epsilon,
+        delta=delta,
+        runs=math.ceil(candidates) if every else float(candidates),
+        released="all models" if every else "the best model alone",
+    )
+
+
 def cost_of(
     tally: Mapping[DpEvent, int],
     candidates: float,
     delta: float,
     how: str,
     conversion: str = "tight",
+    shape: float | None = None,
 ) -> float:
     """Return the epsilon of choosing among runs of which each is charged as `tally`.
 
     Guarantee: an upper bound for the selection as a whole, as `price` says.
     """
-    one_of("how", how, WAYS)
+    one_of("how", how, (*WAYS, NEGATIVE_BINOMIAL))
+    law = SHAPES.get(how, 1.0) if shape is None else not_negative("shape", shape)
     convert = _CONVERSIONS[one_of("conversion", conversion, _CONVERSIONS)]
     candidates = checked_mean(candidates)
     if how == "compose-pld":
@@ -68,7 +84,7 @@ def cost_of(
         return rdp.to_epsilon(everything, delta, True) if common else convert(everything, delta)
     if how == "liu-talwar":
         return liu_talwar(lambda small: convert(one, small), candidates, delta)
-    return convert(repeated(one, candidates, SHAPES[how]), delta)
+    return convert(repeated(one, candidates, law), delta)
 
 
 def price(
@@ -80,13 +96,16 @@ def price(
     delta: float,
     conversion: str = "tight",
     sampling: str = "poisson",
+    shape: float | None = None,
 ) -> list[Price]:
     """Return what a selection among private runs costs in each way, the cheapest first.
 
     A run has `steps` steps of the given noise and sampling rate. `candidates` is the number of runs
     for composition, after which all models may be looked at, and the expected number for the ways
     that stop at random and release the best model alone. The ways are "compose-pld" and
-    "compose-rdp", "liu-talwar", "repeat-geometric", "repeat-logarithmic" and "repeat-poisson".
+    "compose-rdp", "liu-talwar", "repeat-geometric", "repeat-logarithmic" and "repeat-poisson";
+    with `shape`, also "repeat-negative-binomial", a truncated negative binomial number of runs:
+    shape 1 is the geometric, 0 the logarithmic, and between them lie others.
 
     Guarantee: each is an upper bound on the epsilon of the whole selection at `delta`. For the ways
     that stop at random candidates must be drawn independently, with replacement, and scores must
@@ -114,18 +133,16 @@ def price(
         sampling=sampling,
     )
     delta = probability("delta", delta)
-    found = sorted(
-        ((cost_of(tally, candidates, delta, how, conversion), how) for how in WAYS),
-    )
-    return [
-        Price(
-            how=how,
-            epsilon=epsilon,
-            delta=delta,
-            runs=math.ceil(candidates) if how.startswith("compose") else float(candidates),
-            released="all models" if how.startswith("compose") else "the best model alone",
-            cheapest=place == 0,
+    ways = WAYS if shape is None else (*WAYS, NEGATIVE_BINOMIAL)
+    costs = (
+        cost_of(
+            tally, candidates, delta, how, conversion, shape if how == NEGATIVE_BINOMIAL else None
         )
+        for how in ways
+    )
+    found = sorted(zip(costs, ways, strict=True))
+    return [
+        replace(priced(how, epsilon, delta, candidates), cheapest=place == 0)
         for place, (epsilon, how) in enumerate(found)
     ]
 

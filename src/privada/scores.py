@@ -1,0 +1,265 @@
+"""Scores of a model on private records that it was not trained on, with noise and charged."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from privada import data
+from privada.accounting import Ledger, events
+from privada.clipping import Batch
+from privada.clipping.batch import call
+from privada.clipping.losses import Loss, example_losses
+from privada.clipping.scores import bounded_sum
+from privada.core.errors import ArgumentError
+from privada.core.randomness import Bits
+from privada.core.validation import positive, real
+from privada.noise import GaussianNoise
+from privada.noise.hidden import hidden_generator
+
+# How many records run through the model at a time.
+_CHUNK = 1024
+
+
+@dataclass(frozen=True)
+class Score:
+    """What is measured of a model on each record, and between which bounds.
+
+    Args:
+        name: what it is called.
+        each: a function of (outputs, targets) of some records that returns one number for each.
+        low, high: the bounds. A record beyond them counts as the bound that it passed.
+        greater: whether more is better.
+
+    Guarantee: a record moves the sum of scores by at most `high - low`; noise is scaled to that.
+
+    Edge cases: a record on which the model fails, or whose score is not a number, counts as the
+    worst.
+
+    Example:
+        >>> import privada as pv, torch
+        >>> close = pv.selection.Score(
+        ...     "within one", lambda out, target: ((out - target).abs() <= 1).float().mean(dim=1)
+        ... )
+        >>> close.each(torch.zeros(2, 1), torch.tensor([[0.5], [3.0]])).tolist()
+        [1.0, 0.0]
+    """
+
+    name: str
+    each: Callable[[Any, Any], Tensor]
+    low: float = 0.0
+    high: float = 1.0
+    greater: bool = True
+
+    def __post_init__(self) -> None:
+        if not callable(self.each):
+            raise ArgumentError(
+                f"Expected each to be a function of (outputs, targets), got each={self.each!r}."
+            )
+        if real("low", self.low) >= real("high", self.high):
+            raise ArgumentError(
+                f"Expected low < high, got low={self.low!r}, high={self.high!r}. They are the "
+                "least and the greatest score that a record can have."
+            )
+
+    @property
+    def span(self) -> float:
+        """How far one record can move the sum."""
+        return self.high - self.low
+
+    def merits(self, outputs: Any, targets: Any) -> Tensor:
+        """Return how much better each record is than the worst, not yet brought into bounds."""
+        each = self.each(outputs, targets)
+        return each - self.low if self.greater else self.high - each
+
+    def from_merit(self, merit: float) -> float:
+        """Return the score that stands for an average merit."""
+        return self.low + merit if self.greater else self.high - merit
+
+    def check(self, model: nn.Module, example: Batch) -> None:
+        """Raise if scores of made-up examples have a wrong shape or are beyond the bounds."""
+        try:
+            with torch.no_grad(), torch.random.fork_rng(devices=[]):
+                found = self.each(call(model, example.inputs), example.targets)
+        except Exception as error:
+            raise ArgumentError(
+                f"Expected the score {self.name!r} to accept the model's outputs and the targets, "
+                f"but on made-up examples it failed with: {error}."
+            ) from error
+        shape = tuple(getattr(found, "shape", ()))
+        if shape != (example.size,):
+            raise ArgumentError(
+                f"Expected the score {self.name!r} to be one number for each of {example.size} "
+                f"examples, got shape {shape}. Return a tensor, without averaging over examples."
+            )
+        finite = found[torch.isfinite(found)].double()
+        if bool(((finite < self.low) | (finite > self.high)).any()):
+            low, high = float(finite.min()), float(finite.max())
+            raise ArgumentError(
+                f"Expected scores between low={self.low:g} and high={self.high:g}, but "
+                f"{self.name!r} of made-up examples is between {low:g} and {high:g}. Give bounds "
+                "that scores keep to, or clamp them: noise is scaled to the bounds."
+            )
+
+
+def _right(outputs: Tensor, targets: Tensor) -> Tensor:
+    if outputs.ndim > 1 and outputs.shape[1] > 1:
+        right = outputs.argmax(dim=1) == targets
+    else:
+        right = (outputs.reshape(targets.shape) > 0) == (targets > 0.5)
+    return right.reshape(len(outputs), -1).double().mean(dim=1)
+
+
+def accuracy() -> Score:
+    """Return the share of records whose class is predicted rightly.
+
+    Outputs are one number for each class, or a single one that is positive for the second of two
+    classes; where a record has several targets, its share of right ones counts.
+
+    Guarantee: a record moves the sum by at most 1.
+
+    Example:
+        >>> import privada as pv, torch
+        >>> outputs = torch.tensor([[2.0, 1.0], [0.0, 3.0]])
+        >>> pv.selection.accuracy().each(outputs, torch.tensor([0, 0])).tolist()
+        [1.0, 0.0]
+    """
+    return Score("accuracy", _right)
+
+
+@dataclass(frozen=True)
+class _EachLoss:
+    loss: Loss
+
+    def __call__(self, outputs: Any, targets: Any) -> Tensor:
+        return example_losses(self.loss, outputs, targets)
+
+
+def bounded_loss(loss: Loss, bound: float) -> Score:
+    """Return a loss as a score, each record's brought between 0 and `bound`; less is better.
+
+    Guarantee: a record moves the sum by at most `bound`, whatever its loss.
+
+    Edge cases: made-up examples beyond the bound do not matter here, since losses usually have
+    none; choose one that ordinary records keep to.
+
+    Example:
+        >>> import privada as pv, torch
+        >>> score = pv.selection.bounded_loss(torch.nn.MSELoss(), bound=4.0)
+        >>> score.each(torch.tensor([[1.0], [9.0]]), torch.zeros(2, 1)).tolist()
+        [1.0, 4.0]
+    """
+    top = positive("bound", bound)
+    each = _EachLoss(loss)
+    return Score("loss", _Clamped(each, top), 0.0, top, greater=False)
+
+
+@dataclass(frozen=True)
+class _Clamped:
+    each: Callable[[Any, Any], Tensor]
+    top: float
+
+    def __call__(self, outputs: Any, targets: Any) -> Tensor:
+        return self.each(outputs, targets).clamp(0.0, self.top)
+
+
+@dataclass(frozen=True)
+class NoisyScore:
+    """A released score: its value, and the standard deviation of the noise in it."""
+
+    value: float
+    std: float
+
+
+class Scorer:
+    """Owns private records that no model was trained on, and releases scores of models on them.
+
+    One query is: charge the ledger durably, score all records, add noise, release.
+
+    Args:
+        records: the private records.
+        score: what is measured.
+        population: their number, as far as it is public; sums are divided by it.
+        ledger: what queries are charged to.
+        run: under which name.
+        noise: the source of noise.
+        model_bits: what hidden randomness of the model comes from.
+
+    Guarantee: each query is one Gaussian release of a sum that a record moves by at most the
+    score's span.
+    """
+
+    def __init__(
+        self,
+        records: data.Records,
+        score: Score,
+        *,
+        population: float,
+        ledger: Ledger,
+        run: str,
+        noise: GaussianNoise,
+        model_bits: Bits,
+    ) -> None:
+        self._records, self._score = records, score
+        self._population = positive("population", population)
+        self._ledger, self._run, self._noise, self._bits = ledger, run, noise, model_bits
+
+    def query(self, model: nn.Module, noise_multiplier: float) -> NoisyScore:
+        """Return the model's average score with noise.
+
+        Raises:
+            BudgetExceeded: before any record is read.
+            LedgerError: before any record is read.
+        """
+        event = events.gaussian(positive("noise_multiplier", noise_multiplier))
+        self._ledger.charge({event: 1}, run=self._run, purpose="validation")
+        device = next(model.parameters()).device
+        before = model.training
+        model.eval()
+        try:
+            with hidden_generator(self._bits, device), torch.no_grad():
+                total = bounded_sum(self._merits(model), self._score.span, device)
+        finally:
+            model.train(before)
+        release = self._noise.release(total, noise_multiplier, self._population)
+        merit = float(release.gradient[0])
+        return NoisyScore(self._score.from_merit(merit), release.noise_std / self._population)
+
+    def _merits(self, model: nn.Module) -> Iterator[Tensor]:
+        """Yield the merits of all records; one that fails is left out, as the worst."""
+        for start in range(0, self._records.size, _CHUNK):
+            indices = np.arange(start, min(start + _CHUNK, self._records.size))
+            found = self._of(model, indices)
+            if found is not None:
+                yield found
+                continue
+            for index in indices:
+                one = self._of(model, np.array([index]))
+                if one is not None:
+                    yield one
+
+    def _of(self, model: nn.Module, indices: data.Indices) -> Tensor | None:
+        try:
+            batch = self._records.fetch(indices).dense()
+            merits = self._score.merits(call(model, batch.inputs), batch.targets)
+            return merits if merits.shape == (len(indices),) else None
+        except Exception:  # whatever a record makes a model raise tells that it is there
+            return None
+
+
+def public_score(score: Score, model: nn.Module, records: data.Records) -> float:
+    """Return the average score on public records, as it is."""
+    total, before = 0.0, model.training
+    model.eval()
+    try:
+        with torch.no_grad():
+            for start in range(0, records.size, _CHUNK):
+                some = records.fetch(np.arange(start, min(start + _CHUNK, records.size))).dense()
+                merits = score.merits(call(model, some.inputs), some.targets)
+                total += float(merits.double().nan_to_num(nan=0.0).clamp(0.0, score.span).sum())
+    finally:
+        model.train(before)
+    return score.from_merit(total / max(1, records.size))

@@ -1,0 +1,140 @@
+"""One candidate: everything public that a private run needs."""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+
+from privada.accounting import events
+from privada.accounting.events import Tally
+from privada.clipping.engine import not_compiled
+from privada.clipping.losses import Loss
+from privada.core.errors import ArgumentError, PrivadaError
+from privada.core.randomness import Bits, words
+from privada.core.tensors import Parameters
+from privada.core.validation import positive, whole
+from privada.methods import Method
+from privada.plan import Plan
+from privada.public import ModelSide
+from privada.selection.spaces import Settings
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A model, a method and how long to train it: what `Trainer` is to be given.
+
+    Args:
+        model: the module, freshly made.
+        loss: a torch loss, module or function of (output, target).
+        method: how to train, such as `pv.methods.DPAdamWOSM(clip=1.0)`.
+        batch_size: the expected number of records in a step.
+        epochs, steps: how long, exactly one of them.
+        engine: as for `Trainer`.
+
+    Example:
+        >>> import privada as pv, torch
+        >>> candidate = pv.selection.Candidate(
+        ...     torch.nn.Linear(3, 2), torch.nn.CrossEntropyLoss(), pv.methods.DPSGD(lr=0.1),
+        ...     batch_size=50, epochs=2,
+        ... )
+        >>> candidate.steps_on(1000)
+        40
+    """
+
+    model: nn.Module
+    loss: Loss
+    method: Method
+    batch_size: float
+    epochs: float | None = None
+    steps: int | None = None
+    engine: str = "auto"
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.model, nn.Module):
+            raise ArgumentError(f"Expected model to be a torch.nn.Module, got {self.model!r}.")
+        if not isinstance(self.method, Method):
+            raise ArgumentError(
+                f"Expected method to be a method such as pv.methods.DPSGD(lr=0.1), got "
+                f"method={self.method!r}."
+            )
+        positive("batch_size", self.batch_size)
+        if (self.epochs is None) == (self.steps is None):
+            raise ArgumentError(
+                "Expected exactly one of epochs and steps, got "
+                f"{'neither' if self.epochs is None else 'both'}."
+            )
+        if self.epochs is not None:
+            positive("epochs", self.epochs)
+        if self.steps is not None:
+            whole("steps", self.steps)
+
+    def steps_on(self, population: int) -> int:
+        """Return how many steps training on so many records takes."""
+        if self.steps is not None:
+            return self.steps
+        assert self.epochs is not None
+        return math.ceil(self.epochs * population / self.batch_size)
+
+    def describe(self) -> str:
+        """Return what decides the run in words, apart from the model."""
+        length = f"{self.epochs:g} epochs" if self.steps is None else f"{self.steps} steps"
+        return f"{self.method.describe()}, batch size {self.batch_size:g}, {length}"
+
+
+Recipe = Callable[..., Candidate]
+
+
+def made(recipe: Recipe, settings: Settings, bits: Bits) -> Candidate:
+    """Return the candidate of some settings, its weights drawn from `bits`."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(int(words(bits, 1)[0] >> 1))
+        try:
+            candidate: Any = recipe(**settings)
+        except PrivadaError:
+            raise
+        except TypeError as error:
+            raise ArgumentError(
+                f"Expected a recipe that takes the settings {sorted(settings)}, but it failed "
+                f"with: {error}."
+            ) from error
+    if not isinstance(candidate, Candidate):
+        raise ArgumentError(
+            f"Expected the recipe to return a pv.selection.Candidate, got {type(candidate)}."
+        )
+    return candidate
+
+
+def charges_of(candidate: Candidate, population: int, sampling: str) -> Callable[[float], Tally]:
+    """Return what a run of the candidate will be charged, as a function of its noise."""
+    steps = candidate.steps_on(population)
+    size = candidate.batch_size
+    if size > population:
+        raise ArgumentError(
+            f"Expected batch_size <= the number of training records ({population}), got "
+            f"batch_size={size:g}."
+        )
+    if sampling == "fixed-size" and not float(size).is_integer():
+        raise ArgumentError(
+            f"Expected a whole batch_size with fixed-size sampling, got batch_size={size!r}."
+        )
+    parts = candidate.method.parts(steps)
+    parameters = Parameters(
+        candidate.model, ModelSide(not_compiled(candidate.model), candidate.loss)
+    )
+    parameters.epoch = math.ceil(population / size)
+    plan = Plan(
+        steps,
+        parts.schedule,
+        parts.controller.queries,
+        parts.geometry.preliminary(parameters),
+    )
+
+    def event(sigma: float) -> Any:
+        if sampling == "poisson":
+            return events.poisson(size / population, sigma)
+        return events.fixed_size(population, int(size), sigma)
+
+    return lambda sigma: plan.tally(event, sigma, 0, plan.total)

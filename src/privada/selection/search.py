@@ -1,0 +1,530 @@
+"""The search: candidates are trained, scored and chosen from, for a price that is paid before."""
+
+import copy
+import hashlib
+import logging
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from joblib import Parallel, delayed
+from torch import nn
+
+from privada import data as private_data
+from privada.accounting import Budget, Ledger, Statement, events
+from privada.accounting.ledger import Prepaid
+from privada.core.errors import ArgumentError, LedgerError
+from privada.core.randomness import SeededBits, integers, make_bits, words
+from privada.core.validation import one_of, whole
+from privada.core.validation import words as printable
+from privada.noise import GaussianNoise
+from privada.run import SAMPLING
+from privada.scores import Score, Scorer, accuracy, public_score
+from privada.selection import state as states
+from privada.selection.candidates import Recipe, charges_of, made
+from privada.selection.prices import Price
+from privada.selection.spaces import Settings, candidates_of
+from privada.selection.split import Split, split
+from privada.selection.state import Outcome, State
+from privada.selection.stopping import draw_runs
+from privada.selection.terms import Terms, agree
+from privada.training import Trainer
+
+_log = logging.getLogger("privada.selection")
+
+
+@dataclass(frozen=True)
+class Tried:
+    """One candidate's run, of a search in which every candidate runs once and all are released."""
+
+    settings: Settings
+    score: float
+    model: nn.Module
+
+
+@dataclass(frozen=True)
+class Selection:
+    """The outcome of a search: the best model, and what it cost to find.
+
+    Attributes:
+        model: the best model, trained on the records that were not set apart.
+        settings: its settings.
+        score: its score, with noise; None if the number of runs was drawn as 0, which Poisson
+            stopping allows, and the model is untrained.
+        score_std: the standard deviation of the noise in a score; 0 on public records.
+        price: what the search costs by itself.
+        noise_multiplier: the noise of the best model's run.
+        tried: every candidate's run, under composition; nothing else may be known of the others.
+        candidates: how many there were to choose from.
+
+    Guarantee: all of it together is (epsilon, delta)-differentially private as `statement` says.
+    """
+
+    model: nn.Module
+    settings: Settings
+    score: float | None
+    score_std: float
+    price: Price
+    noise_multiplier: float
+    tried: tuple[Tried, ...]
+    candidates: int
+    statement: Statement
+
+    def epsilon(self) -> float:
+        """Return the epsilon of everything charged on the ledger, this search included."""
+        return self.statement.epsilon
+
+
+@dataclass(frozen=True)
+class _Search:
+    """What runs have in common. Workers are sent it."""
+
+    recipe: Recipe
+    candidates: tuple[Settings, ...]
+    terms: Terms
+    parts: Split
+    score: Score
+    sampling: str
+    seed: int | None
+    dataset: str
+    unit: str
+
+    def bits(self, stream: str) -> Any:
+        return make_bits(self.seed, stream)
+
+    def trainer(self, index: int, run: str, ledger: Ledger) -> Trainer:
+        """Return the trainer of one run: made, and not yet a record looked at."""
+        candidate = made(self.recipe, self.candidates[index], self.bits(f"{run} weights"))
+        seed = None if self.seed is None else int(words(self.bits(f"{run} seed"), 1)[0] >> 1)
+        return Trainer(
+            candidate.model,
+            candidate.loss,
+            self.parts.train,
+            method=candidate.method,
+            batch_size=candidate.batch_size,
+            steps=candidate.steps_on(self.parts.population),
+            noise_multiplier=self.terms.sigmas[index],
+            delta=self.terms.delta,
+            sampling=self.sampling,
+            population=self.parts.population if self.sampling == "poisson" else None,
+            ledger=ledger,
+            seed=seed,
+            unit=self.unit,
+            engine=candidate.engine,
+        )
+
+    def records(self, model: nn.Module) -> private_data.Records:
+        """Return the records that scores are of."""
+        first = next(model.parameters())
+        return private_data.load(self.parts.scored, first.dtype, first.device)
+
+    def check(self, index: int) -> None:
+        """Raise what can be wrong with a candidate, before anything is charged."""
+        trainer = self.trainer(index, "trial", Prepaid({}, self.dataset))
+        model = trainer.model
+        try:
+            model.eval()
+            self.score.check(model, private_data.made_up(self.records(model)).dense())
+        finally:
+            model.train()
+
+    def attempt(self, number: int, index: int) -> tuple[int, Outcome]:
+        """Run one candidate within what was paid for it, and return its outcome."""
+        run = f"run {number}"
+        account = Prepaid(self.terms.allowance(index), self.dataset)
+        trainer = self.trainer(index, run, account).fit()
+        model = trainer.model
+        records = self.records(model)
+        if self.terms.score_noise is None:
+            value, std = public_score(self.score, model, records), 0.0
+        else:
+            scorer = Scorer(
+                records,
+                self.score,
+                population=self.parts.scored_population,
+                ledger=account,
+                run=run,
+                noise=GaussianNoise(self.bits(f"{run} score")),
+                model_bits=self.bits(f"{run} model"),
+            )
+            released = scorer.query(model, self.terms.score_noise)
+            value, std = released.value, released.std
+        parameters = {k: v.detach().cpu().clone() for k, v in model.state_dict().items()}
+        return number, Outcome(index, value, std, parameters)
+
+    def untrained(self, index: int) -> Outcome:
+        """Return a candidate that was never trained, for a search of no runs."""
+        model = made(self.recipe, self.candidates[index], self.bits("untrained")).model
+        parameters = {k: v.detach().cpu().clone() for k, v in model.state_dict().items()}
+        return Outcome(index, float("nan"), 0.0, parameters)
+
+    def model(self, outcome: Outcome) -> nn.Module:
+        """Return the model of an outcome."""
+        settings = self.candidates[outcome.candidate]
+        model = made(self.recipe, settings, self.bits("shell")).model
+        model.load_state_dict(outcome.parameters)
+        return model
+
+    def better(self, one: Outcome, other: Outcome) -> Outcome:
+        """Return the better of two outcomes, the first of two that are equal."""
+        ahead = other.score > one.score if self.score.greater else other.score < one.score
+        return other if ahead else one
+
+    def fingerprint(self, described: list[str]) -> str:
+        """Return a digest of everything that decides the search, none of it private."""
+        facts = (
+            self.candidates,
+            described,
+            events.encode(self.terms.event),
+            self.terms.how,
+            self.terms.sigmas,
+            self.terms.delta,
+            self.parts.population,
+            self.parts.scored_population,
+            self.score.name,
+            self.sampling,
+            self.seed,
+            self.dataset,
+        )
+        return hashlib.sha256(repr(facts).encode()).hexdigest()
+
+
+def select(
+    recipe: Recipe,
+    data: Any,
+    *,
+    space: Any,
+    validation: Any = 0.2,
+    score: Score | None = None,
+    how: str = "cheapest",
+    candidates: float | None = None,
+    shape: float | None = None,
+    budget: Budget | None = None,
+    noise_multiplier: float | None = None,
+    delta: float | None = None,
+    score_noise: float | None = None,
+    sampling: str = "poisson",
+    ledger: Ledger | str | os.PathLike[str] | None = None,
+    seed: int | None = None,
+    unit: str = "record",
+    state: str | os.PathLike[str] | None = None,
+    n_jobs: int | None = None,
+    progress: bool = False,
+) -> Selection:
+    """Train candidates privately, score them privately, and return the best, at an honest price.
+
+    The whole search is charged to the ledger before the first run. Within it, no run can release
+    more than was paid for.
+
+    Args:
+        recipe: a function of settings that returns a `Candidate`.
+        data: the private records, as for `Trainer`.
+        space: the candidates' settings: a mapping of names to lists (every combination), a list of
+            mappings, `Grid`, `Random` or `Suggest`, or scikit-learn's `ParameterGrid`.
+        validation: what candidates are scored on: a share of the records, drawn by a coin for
+            each; row numbers of `data`; records that are not in `data`; or `pv.Public` records,
+            whose scores cost nothing.
+        score: `accuracy()`, `bounded_loss(loss, bound)` or a `Score` of your own.
+        how: a way of `WAYS`, or "cheapest", decided from public quantities alone. Under
+            "compose-pld" each candidate runs once and everything is released. Under the others a
+            random number of runs draw candidates with replacement, and the best run's model and
+            score alone are released. "liu-talwar" stops by a coin after each run; its noise is
+            calibrated by that theorem, and the ledger is charged by the tighter analysis of the
+            same coin. "repeat-negative-binomial" takes a `shape`.
+        candidates: the expected number of runs, by default the number of candidates.
+        budget: what the search as a whole may cost; the noise is calibrated to it.
+        noise_multiplier: the noise of every run instead, with the `delta` to report epsilon at.
+        score_noise: the noise multiplier of scores. By default the least with which they cost
+            nothing beside training: a record is trained on or scored, never both.
+        sampling, ledger, seed, unit: as for `Trainer`.
+        state: a file to go on from when the search was killed. It is private until the search is
+            done, and needs a ledger file.
+        n_jobs: how many runs go side by side, through joblib; its `parallel_config` decides where,
+            on this machine by default.
+        progress: show a bar. It tells the number of runs under composition only.
+
+    Guarantee: the returned `Selection` is (epsilon, delta)-differentially private at its `price`,
+    together with everything else on the ledger as its statement says. A search that is killed and
+    resumed from `state` is charged once, and gives out one result, whoever copies the file.
+
+    Edge cases: where candidates differ in cost, the dearest decides the price, and with a budget
+    each gets the noise that it needs. A failing candidate raises before anything is charged. With
+    Poisson stopping there may be no run at all. How long a search takes hints at the secret number
+    of runs: do not publish it.
+
+    Example:
+        >>> import privada as pv, torch
+        >>> from sklearn.datasets import load_digits
+        >>> x, y = load_digits(return_X_y=True)
+        >>> def recipe(lr, clip):
+        ...     return pv.selection.Candidate(
+        ...         torch.nn.Linear(64, 10), torch.nn.CrossEntropyLoss(),
+        ...         pv.methods.DPSGD(lr=lr, clip=clip), batch_size=100, epochs=2,
+        ...     )
+        >>> found = pv.selection.select(
+        ...     recipe, (x / 16, y), space={"lr": [0.5, 2.0], "clip": [1.0]},
+        ...     budget=pv.Budget(3.0, 1e-4), how="repeat-geometric",
+        ... )
+        >>> found.epsilon() <= 3.0, sorted(found.settings)
+        (True, ['clip', 'lr'])
+
+    Reference: The Role of Adaptive Optimizers for Honest Private Hyperparameter Selection (001),
+    Section 3; Papernot and Steinke (2022), Hyperparameter Tuning with Renyi Differential Privacy,
+    Theorems 2 and 6; Liu and Talwar (2019), Private Selection from Private Candidates, Theorem 3.4.
+    """
+    if not callable(recipe):
+        raise ArgumentError(
+            "Expected recipe to be a function of settings that returns a Candidate, got "
+            f"{recipe!r}."
+        )
+    one_of("sampling", sampling, SAMPLING)
+    printable("unit", unit)
+    if seed is not None:
+        whole("seed", seed, least=0)
+    if score is None:
+        score = accuracy()
+    if not isinstance(score, Score):
+        raise ArgumentError(
+            f"Expected score to be a Score, got score={score!r}. Use pv.selection.accuracy(), "
+            "bounded_loss(loss, bound) or Score(name, function, low, high)."
+        )
+    opened = _opened(ledger, budget, state)
+    before = states.read(state)
+    settings = tuple(candidates_of(space))
+    parts = split(
+        data,
+        validation,
+        sampling,
+        lambda: make_bits(seed, "split"),
+        None if before is None else before.mask,
+    )
+    pool = [made(recipe, each, SeededBits(0, "pool")) for each in settings]
+    terms = agree(
+        [charges_of(each, parts.population, sampling) for each in pool],
+        how=how,
+        mean=candidates,
+        shape=shape,
+        budget=budget,
+        noise_multiplier=noise_multiplier,
+        delta=delta,
+        score_noise=score_noise,
+        scored=not parts.public,
+    )
+    search = _Search(recipe, settings, terms, parts, score, sampling, seed, opened.dataset, unit)
+    for index in range(len(settings)):
+        search.check(index)
+    fingerprint = search.fingerprint([each.describe() for each in pool])
+    now = before or _begun(search, fingerprint)
+    states.refuse_other(now, fingerprint, state)
+    return _go_on(search, now, opened, budget, state, n_jobs, progress)
+
+
+def _opened(
+    ledger: Ledger | str | os.PathLike[str] | None,
+    budget: Budget | None,
+    state: str | os.PathLike[str] | None,
+) -> Ledger:
+    if ledger is None or isinstance(ledger, Ledger):
+        opened = ledger or Ledger(None, budget)
+    else:
+        opened = Ledger(ledger, None if Path(ledger).exists() else budget)
+    if state is not None and opened.path is None:
+        raise ArgumentError(
+            "Expected a ledger file with state=, got a ledger in memory, which is gone with its "
+            "process and could not tell whether a resumed search was paid for. Give ledger a path."
+        )
+    return opened
+
+
+def _begun(search: _Search, fingerprint: str) -> State:
+    """Draw how many runs there will be, and of which candidates."""
+    terms, count = search.terms, len(search.candidates)
+    run = f"select-{os.urandom(4).hex()}"
+    if terms.all_released:
+        draws = list(range(count))
+    else:
+        runs = draw_runs(terms.mean, terms.shape, search.bits("runs"))
+        draws = integers(search.bits("draws"), count, runs).tolist() if runs else []
+    return State(fingerprint, run, draws, search.parts.mask)
+
+
+def _go_on(
+    search: _Search,
+    now: State,
+    ledger: Ledger,
+    budget: Budget | None,
+    path: str | os.PathLike[str] | None,
+    n_jobs: int | None,
+    progress: bool,
+) -> Selection:
+    """Pay unless that is done, take the runs that are left, and give out the result."""
+    terms = search.terms
+    _refuse_second(now, ledger)
+    now.save(path)  # before the charge: a search that is killed in between can still be told apart
+    if not any(charge.run == now.run for charge in ledger.charges()):
+        ledger.charge({terms.event: 1}, run=now.run, purpose="tuning", limit=budget)
+    _log.info(
+        "%s among %d candidates, %g runs %s; %s",
+        terms.how,
+        len(search.candidates),
+        terms.price.runs,
+        "in all" if terms.all_released else "expected",
+        terms.price,
+    )
+    left = [(n, index) for n, index in enumerate(now.draws) if n not in now.done]
+    with _bar(progress, len(now.draws), len(now.done), terms.all_released) as advance:
+        for number, outcome in _runs(search, left, n_jobs):
+            _note(search, now, number, outcome)
+            now.save(path)
+            if terms.all_released:
+                ledger.give(f"{now.run}, candidate {number + 1}", outcome.digest())
+                _log.info(
+                    "candidate %d of %d, %s: %s %.4g, noise %.2g",
+                    number + 1, len(now.draws), search.candidates[outcome.candidate],
+                    search.score.name, outcome.score, outcome.score_std,
+                )  # fmt: skip
+                advance()
+    return _given_out(search, now, ledger, path)
+
+
+def _refuse_second(now: State, ledger: Ledger) -> None:
+    """Raise if the search gave out a result that is not the one in its state."""
+    given = ledger.given(now.run)
+    if given is not None and given not in {each.digest() for each in now.outcomes.values()}:
+        raise LedgerError(
+            f"Expected search {now.run!r} to be under way, but ledger {ledger.name!r} says that it "
+            "is over, and its result was given out. Resume from the file that it ended with, or "
+            "begin, and pay for, a new search."
+        )
+
+
+def _runs(
+    search: _Search, left: list[tuple[int, int]], n_jobs: int | None
+) -> Iterator[tuple[int, Outcome]]:
+    """Yield outcomes as they come."""
+    jobs = (delayed(search.attempt)(number, index) for number, index in left)
+    yield from Parallel(n_jobs=n_jobs, return_as="generator_unordered")(jobs)
+
+
+def _note(search: _Search, now: State, number: int, outcome: Outcome) -> None:
+    """Keep an outcome; where one alone may be given out, keep none but the best."""
+    now.done.add(number)
+    now.outcomes[number] = outcome
+    if not search.terms.all_released and len(now.outcomes) > 1:
+        best = _best(search, now)
+        now.outcomes = {best: now.outcomes[best]}
+
+
+def _best(search: _Search, now: State) -> int:
+    """Return the number of the best run, the first of those that are equal."""
+    numbers = sorted(now.outcomes)
+    best = numbers[0]
+    for number in numbers[1:]:
+        if search.better(now.outcomes[best], now.outcomes[number]) is now.outcomes[number]:
+            best = number
+    return best
+
+
+def _given_out(
+    search: _Search, now: State, ledger: Ledger, path: str | os.PathLike[str] | None
+) -> Selection:
+    terms = search.terms
+    if not now.outcomes:  # Poisson stopping drew no run
+        index = int(integers(search.bits("untrained draw"), len(search.candidates), 1)[0])
+        now.outcomes[0] = search.untrained(index)
+    if not terms.all_released:
+        # what is left on disk is what is given out: how many runs there were is gone
+        now.draws, now.done = [], set()
+        now.save(path)
+        (outcome,) = now.outcomes.values()
+        ledger.give(now.run, outcome.digest())
+    best = now.outcomes[_best(search, now)]
+    tried = tuple(
+        Tried(search.candidates[each.candidate], each.score, search.model(each))
+        for _, each in sorted(now.outcomes.items())
+        if terms.all_released
+    )
+    _log.info("best: %s", search.candidates[best.candidate])
+    return Selection(
+        model=search.model(best),
+        settings=copy.copy(search.candidates[best.candidate]),
+        score=None if best.score != best.score else best.score,
+        score_std=best.score_std,
+        price=terms.price,
+        noise_multiplier=terms.sigmas[best.candidate],
+        tried=tried,
+        candidates=len(search.candidates),
+        statement=_statement(search, now, ledger),
+    )
+
+
+def _statement(search: _Search, now: State, ledger: Ledger) -> Statement:
+    terms, noise = search.terms, GaussianNoise(search.bits("noise"))
+    totals = ledger.totals()
+    released = (
+        "every candidate runs once, and all models and scores are released"
+        if terms.all_released
+        else f"a random number of runs, {terms.mean:g} expected, and the best one alone is released"
+    )
+    number = search.parts.population
+    number += 0 if search.parts.public else search.parts.scored_population
+    listed = [
+        f"Each {search.unit} is one row of the data and shares no row with another.",
+        f"The number of records, {number:,}, is public: it sets the sampling rate.",
+        search.parts.words,
+        "The candidates, their first parameters and the terms of the search were chosen without "
+        "looking at these records, or by looks that this ledger lists.",
+        "The records' shapes and types, and the range of labels and token numbers, are public.",
+    ]
+    if not terms.all_released:
+        listed.append(
+            "How many runs there were, which candidates ran and how long it took stay secret: the "
+            "price is that of the best run alone."
+        )
+    if ledger.path is None:
+        listed.append(
+            "The ledger is in memory: runs on the same data elsewhere are not counted here. Give "
+            "the search a ledger file to add them up."
+        )
+    if not noise.secure:
+        listed.append("seeded: not a private release. Everything drawn follows from a seed.")
+    return Statement(
+        private=noise.secure,
+        dataset=ledger.dataset,
+        unit=search.unit,
+        relation=events.common_relation(totals),
+        epsilon=ledger.epsilon(terms.delta),
+        delta=terms.delta,
+        run=now.run,
+        run_epsilon=terms.price.epsilon,
+        accountant="pld" if terms.all_released else "rdp",
+        budget=ledger.budget,
+        ledger="in memory: gone with this process" if ledger.path is None else ledger.name,
+        method=f"selection among {len(search.candidates)} candidates by {terms.how}: {released}",
+        sampling=f"{search.sampling}, of the records that were not set apart for scores",
+        noise=noise.describe(),
+        progress="all runs taken",
+        charges=ledger.charges(),
+        assumptions=tuple(listed),
+    )
+
+
+@contextmanager
+def _bar(shown: bool, total: int, done: int, countable: bool) -> Iterator[Callable[[], None]]:
+    """Show that runs are under way; how many there are, only where that is no secret."""
+    if not shown:
+        yield lambda: None
+        return
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    columns: list[Any] = [TextColumn("{task.description}"), BarColumn()]
+    columns += [MofNCompleteColumn()] if countable else []
+    with Progress(*columns, TimeElapsedColumn()) as bar:
+        task = bar.add_task(
+            "candidates" if countable else "searching", total=total if countable else None
+        )
+        bar.update(task, completed=done if countable else 0)
+        yield lambda: bar.advance(task)

@@ -1,0 +1,206 @@
+"""Which private records candidates are trained on, and which they are scored on."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import scipy.sparse
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.utils.data import Subset, TensorDataset
+
+from privada.core.errors import ArgumentError, DataError
+from privada.core.public import Public
+from privada.core.randomness import Bits, uniforms, words
+from privada.core.validation import probability
+
+Mask = NDArray[np.bool_]
+
+
+@dataclass(frozen=True)
+class Split:
+    """Training records, and those that candidates are scored on.
+
+    `population` and `scored_population` are their numbers as far as they are public. `mask` says
+    which records were set apart for scores, where it was Privada that did so.
+    """
+
+    train: Any
+    scored: Any
+    population: int
+    scored_population: int
+    public: bool
+    words: str
+    mask: Mask | None = None
+
+
+def split(
+    data: Any, validation: Any, sampling: str, draw_bits: Callable[[], Bits], mask: Mask | None
+) -> Split:
+    """Return the training and the scored records; see `select` for `validation`.
+
+    A share is drawn by a coin for each record, so that nobody's part depends on who else is
+    there; with fixed-size sampling, where the number of records is fixed, by a random order.
+    `mask` is what an earlier call drew.
+    """
+    data, validation = _as_pair(data), _as_pair(validation)
+    size = _size(data)
+    if isinstance(validation, Public):
+        words_ = "Scores are of records that were declared public."
+        scored = validation.data
+        return Split(data, scored, size, _size(scored), True, words_)
+    if isinstance(validation, float):
+        share = probability("validation", validation)
+        if mask is None:
+            mask = _drawn(size, share, sampling, draw_bits())
+        expected = max(1, round(share * size))
+        if size < 2 or expected >= size:
+            raise ArgumentError(
+                f"Expected enough records for both parts, got {size} records and "
+                f"validation={validation}."
+            )
+        if len(mask) != size:
+            raise ArgumentError(f"Expected the same {len(mask)} records as before, got {size}.")
+        if mask.all() or not mask.any():
+            raise ArgumentError(
+                f"Expected records in both parts, but validation={validation} of {size} records "
+                "left one empty. Use a larger share or more records, or name the rows."
+            )
+        text = (
+            f"Each record was set apart for scores by its own coin, with chance {share:g}; "
+            "no record is both trained on and scored."
+            if sampling == "poisson"
+            else f"A random {share:g} of the records was set apart for scores; no record is both "
+            "trained on and scored."
+        )
+        train, scored = take(data, np.flatnonzero(~mask)), take(data, np.flatnonzero(mask))
+        if sampling == "poisson":
+            return Split(train, scored, size - expected, expected, False, text, mask)
+        return Split(train, scored, _size(train), _size(scored), False, text, mask)
+    rows = _rows(validation, size)
+    if rows is not None:
+        chosen = np.zeros(size, dtype=bool)
+        chosen[rows] = True
+        train, scored = take(data, np.flatnonzero(~chosen)), take(data, np.flatnonzero(chosen))
+        text = "The rows that scores are of were named; all others were trained on."
+        return Split(train, scored, _size(train), _size(scored), False, text)
+    _refuse_overlap(data, validation)
+    text = "The records that scores are of were given apart, and share none with the training ones."
+    return Split(data, validation, size, _size(validation), False, text)
+
+
+def _as_pair(data: Any) -> Any:
+    if isinstance(data, TensorDataset) and len(data.tensors) == 2:
+        return tuple(data.tensors)
+    return data
+
+
+def _drawn(size: int, share: float, sampling: str, bits: Bits) -> Mask:
+    if sampling == "poisson":
+        return np.asarray(uniforms(bits, size) < share)
+    chosen = np.zeros(size, dtype=bool)
+    chosen[np.argsort(words(bits, size))[: max(1, round(share * size))]] = True
+    return chosen
+
+
+def _size(data: Any) -> int:
+    first = data[0] if isinstance(data, tuple | list) and len(data) == 2 else data
+    try:
+        return int(first.shape[0]) if hasattr(first, "shape") else len(first)
+    except (TypeError, IndexError) as error:
+        raise DataError(
+            "Expected data to be a pair (inputs, targets) or a map-style dataset, got "
+            f"{type(data).__name__}."
+        ) from error
+
+
+def take(data: Any, rows: NDArray[np.int64]) -> Any:
+    """Return some rows of a pair of arrays, or of a dataset."""
+    if isinstance(data, tuple | list) and len(data) == 2:
+        return tuple(_take(column, rows) for column in data)
+    return Subset(data, rows.tolist())
+
+
+def _take(column: Any, rows: NDArray[np.int64]) -> Any:
+    if isinstance(column, Tensor):
+        return column[torch.from_numpy(rows).to(column.device)]
+    if scipy.sparse.issparse(column):
+        matrix: Any = column
+        return matrix.tocsr()[rows]
+    return np.asarray(column)[rows]
+
+
+def _rows(validation: Any, size: int) -> NDArray[np.int64] | None:
+    """Return the row numbers that `validation` names, None if it is no list of numbers."""
+    if isinstance(validation, bool | int | str) or validation is None:
+        raise ArgumentError(
+            f"Expected validation to be a share such as 0.2, row numbers, records or pv.Public, "
+            f"got validation={validation!r}."
+        )
+    if isinstance(validation, tuple) and len(validation) == 2:
+        if all(isinstance(part, int | np.integer) for part in validation):
+            raise ArgumentError(
+                f"Expected validation to be a pair (inputs, targets) or an array of row numbers, "
+                f"got the pair {validation!r}. Write numpy.array({list(validation)}) for two rows."
+            )
+        return None
+    if isinstance(validation, list) and any(hasattr(part, "__len__") for part in validation):
+        return None
+    if isinstance(validation, list | range):
+        validation = np.asarray(validation)
+    if isinstance(validation, Tensor):
+        validation = validation.cpu().numpy()
+    if not isinstance(validation, np.ndarray) or validation.ndim != 1:
+        return None
+    if validation.dtype == bool:
+        validation = np.flatnonzero(validation) if len(validation) == size else validation
+    if validation.dtype.kind not in "iu":
+        return None
+    rows = np.unique(validation)
+    if not len(rows) or rows[0] < 0 or rows[-1] >= size or len(rows) == size:
+        raise ArgumentError(
+            f"Expected validation to name some rows from 0 to {size - 1}, and leave some to train "
+            f"on, got {len(rows)} different numbers"
+            + (f" from {rows[0]} to {rows[-1]}." if len(rows) else ".")
+        )
+    return rows.astype(np.int64)
+
+
+def _refuse_overlap(train: Any, scored: Any) -> None:
+    """Raise if both are parts of one thing and overlap there; records are not looked at."""
+    overlap = False
+    if isinstance(train, Subset) and isinstance(scored, Subset):
+        overlap = train.dataset is scored.dataset and not set(train.indices).isdisjoint(
+            scored.indices
+        )
+    elif isinstance(scored, Subset):
+        overlap = scored.dataset is train
+    elif isinstance(train, Subset):
+        overlap = train.dataset is scored
+    elif train is scored:
+        overlap = True
+    elif isinstance(train, tuple | list) and isinstance(scored, tuple | list):
+        overlap = any(_share_memory(one, other) for one, other in zip(train, scored, strict=False))
+    if overlap:
+        raise ArgumentError(
+            "Expected validation records that are not trained on, got some that are in the "
+            "training data as well. Give a share such as validation=0.2, or row numbers, and "
+            "Privada takes them out of the training data."
+        )
+
+
+def _share_memory(one: Any, other: Any) -> bool:
+    if one is other:
+        return True
+    arrays = []
+    for each in (one, other):
+        if scipy.sparse.issparse(each):
+            each = getattr(each, "data", None)
+        if isinstance(each, Tensor):
+            each = each.detach().cpu().numpy() if each.layout == torch.strided else None
+        if not isinstance(each, np.ndarray) or each.dtype == object:
+            return False
+        arrays.append(each)
+    return bool(np.shares_memory(arrays[0], arrays[1]))

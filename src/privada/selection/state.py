@@ -1,0 +1,103 @@
+"""What a search has done so far, on disk, so that it can be killed and go on."""
+
+import hashlib
+import os
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from privada import checkpoint
+from privada.core.errors import CheckpointError
+from privada.selection.split import Mask
+
+_KINDS = {
+    "fingerprint": str,
+    "run": str,
+    "draws": list,
+    "outcomes": dict,
+    "done": list,
+    "mask": Tensor,
+}
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What one run of a candidate released: its score and its parameters."""
+
+    candidate: int
+    score: float
+    score_std: float
+    parameters: dict[str, Tensor]
+
+    def digest(self) -> str:
+        """Return a digest of what would be given out."""
+        total = hashlib.sha256(repr((self.candidate, self.score, self.score_std)).encode())
+        for name, value in sorted(self.parameters.items()):
+            total.update(repr((name, tuple(value.shape), str(value.dtype))).encode())
+            total.update(
+                value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data
+            )
+        return total.hexdigest()
+
+
+@dataclass
+class State:
+    """A search under way. Private until it is done: it tells how many runs there are.
+
+    `draws` has the candidate of each run, `done` the numbers of the runs that are finished,
+    `outcomes` those of their outcomes that may still be given out.
+    """
+
+    fingerprint: str
+    run: str
+    draws: list[int]
+    mask: Mask | None = None
+    outcomes: dict[int, Outcome] = field(default_factory=dict)
+    done: set[int] = field(default_factory=set)
+
+    def save(self, path: str | os.PathLike[str] | None) -> None:
+        """Write it, readable by its owner alone; None keeps it in memory."""
+        if path is None:
+            return
+        mask = np.zeros(0, dtype=bool) if self.mask is None else self.mask
+        checkpoint.write(
+            path,
+            {
+                "fingerprint": self.fingerprint,
+                "run": self.run,
+                "draws": list(self.draws),
+                "mask": torch.from_numpy(mask),
+                "done": sorted(self.done),
+                "outcomes": {number: vars(each) for number, each in self.outcomes.items()},
+            },
+        )
+
+
+def read(path: str | os.PathLike[str] | None) -> State | None:
+    """Return the state in a file, None if there is none yet."""
+    if path is None or not Path(path).exists():
+        return None
+    content: dict[str, Any] = checkpoint.load(path, _KINDS, "pv.selection.select")
+    mask = content["mask"].numpy()
+    return State(
+        fingerprint=content["fingerprint"],
+        run=content["run"],
+        draws=[int(each) for each in content["draws"]],
+        mask=mask if mask.size else None,
+        outcomes={int(n): Outcome(**fields) for n, fields in content["outcomes"].items()},
+        done={int(each) for each in content["done"]},
+    )
+
+
+def refuse_other(state: State, fingerprint: str, path: object) -> None:
+    """Raise if a state is of another search."""
+    if state.fingerprint != fingerprint:
+        raise CheckpointError(
+            f"Expected {str(path)!r} to be of this search, but it was begun with other candidates, "
+            "terms or data sizes. Call select with the arguments that it was begun with, or give "
+            "another path to begin, and pay for, a new one."
+        )
