@@ -2,6 +2,8 @@
 
 import copy
 import importlib.util
+import subprocess
+import sys
 from collections.abc import Callable
 
 import torch
@@ -9,6 +11,7 @@ from torch import Tensor, nn
 
 from benchmarks.models import Case
 from privada.clipping import Batch, make_engine
+from privada.clipping.one_pass import OnePassEngine
 from privada.core.tensors import Parameters
 from privada.geometry import Whitening
 from privada.noise import GaussianNoise
@@ -59,6 +62,24 @@ def _privada(case: Case, general: bool) -> Step:
         parameters.add_(*move)
 
     return step
+
+
+def recorded(case: Case) -> float:
+    """Return the megabytes of what layers with parameters are given and of their gradients.
+
+    A tensor that several layers are given counts once, and the batch, which the plain step has
+    too, not at all.
+    """
+    model, batch = case.model(), Batch(*case.batch())
+    parameters = Parameters(model)
+    engine = OnePassEngine(model, case.loss, parameters, next(batch.chunks(3)))
+    recorder = engine._recorder(batch.size, engine._layouts)
+    engine._forward(recorder, batch)
+    inputs = {id(values): values for use in recorder.uses for values, _ in use.inputs}
+    inputs.pop(id(batch.inputs), None)
+    numbers = sum(values.numel() for values in inputs.values() if values.is_floating_point())
+    numbers += sum(use.shape.numel() for use in recorder.uses)
+    return 4e-6 * numbers
 
 
 def isotropic(case: Case) -> Step:
@@ -149,7 +170,27 @@ def opacus_ghost(case: Case) -> Step:
 
 
 def jax_privacy(case: Case) -> Step:
-    """JAX-Privacy, compiled."""
+    """JAX-Privacy, compiled, in a process of its own: its threads would disturb the others'."""
+    command = [sys.executable, "-m", "benchmarks.jax_peer", case.name]
+    worker = subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    assert worker.stdin
+    assert worker.stdout
+    asked, answers = worker.stdin, worker.stdout
+
+    def step() -> None:
+        asked.write("\n")
+        asked.flush()
+        if not answers.readline():
+            assert worker.stderr
+            raise RuntimeError(worker.stderr.read().strip().splitlines()[-1])
+
+    return step
+
+
+def jax_privacy_here(case: Case) -> Step:
+    """JAX-Privacy in this process."""
     from benchmarks import jax_peer
 
     return jax_peer.step(case, CLIP, NOISE, RATE)

@@ -1,5 +1,9 @@
-"""One step by JAX-Privacy, of the same models with the same weights, written as JAX functions."""
+"""One step by JAX-Privacy, of the same models with the same weights, written as JAX functions.
 
+`python -m benchmarks.jax_peer <case>` takes a step for each line that it reads, and answers it.
+"""
+
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -9,7 +13,7 @@ import optax
 from jax_privacy import clipped_grad, noise_addition
 from torch import nn
 
-from benchmarks.models import Case, Encoder, Recurrent
+from benchmarks.models import CASES, Case, Encoder, Recurrent
 
 Apply = Callable[[Any, Any], Any]
 
@@ -138,3 +142,17 @@ def step(case: Case, clip: float, noise: float, rate: float) -> Callable[[], obj
         jax.block_until_ready(held[0])
 
     return one
+
+
+def main() -> None:
+    """Take one step for each line of input."""
+    from benchmarks.contenders import CLIP, NOISE, RATE
+
+    one = step(next(case for case in CASES if case.name == sys.argv[1]), CLIP, NOISE, RATE)
+    for _ in sys.stdin:
+        one()
+        print(flush=True)
+
+
+if __name__ == "__main__":
+    main()
