@@ -11,6 +11,7 @@ SOURCE = Path(__file__).parent.parent / "src" / "privada"
 # Each may import only what stands before it. Those in one group may import each other.
 ORDER = [
     {"core"},
+    {"charts"},
     {"accounting"},
     {"sampling"},
     {"geometry"},
@@ -21,6 +22,8 @@ ORDER = [
     {"data"},
     {"public"},
     {"gate"},
+    {"scores"},
+    {"tables"},
     {"plan"},
     {"run"},
     {"checkpoint"},
@@ -104,6 +107,11 @@ def test_accounting_needs_no_torch():
     loaded = modules_after("import privada; privada.accounting.Ledger; privada.Budget(1, 1e-5)")
     assert "torch" not in loaded
     assert "dp_accounting" in loaded
+
+
+def test_prices_need_no_torch():
+    loaded = modules_after("import privada; privada.selection.price; privada.selection.WAYS")
+    assert not loaded & {"torch", "plotly", "joblib"}
 
 
 def test_training_loads_no_optional_part():

@@ -1,5 +1,6 @@
 """The private records: arrays, tensors, sparse matrices or a map-style dataset, by index."""
 
+import warnings
 from typing import Any, Protocol
 
 import numpy as np
@@ -164,11 +165,14 @@ def _column(name: str, values: Any, dtype: torch.dtype, device: torch.device) ->
             raise DataError(_not_finite(name))
         return column
     try:
-        tensor = torch.as_tensor(
-            np.ascontiguousarray(values)
-            if hasattr(values, "dtype") and not isinstance(values, Tensor)
-            else values
-        )
+        with warnings.catch_warnings():
+            # of an array that must not be written, such as a file in memory: it is only read
+            warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
+            tensor = torch.as_tensor(
+                np.ascontiguousarray(values)
+                if hasattr(values, "dtype") and not isinstance(values, Tensor)
+                else values
+            )
     except (TypeError, ValueError, RuntimeError) as error:
         raise DataError(
             f"Expected {name} to be numbers in an array, a tensor or a sparse matrix, got "

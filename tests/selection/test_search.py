@@ -185,6 +185,14 @@ def test_a_seed_makes_it_reproducible_and_not_private():
     assert searched(seed=4).score != one.score
 
 
+def test_poisson_stopping_is_not_taken_where_it_often_has_no_run():
+    asked = {"budget": None, "noise_multiplier": 3.0, "delta": 1e-6}
+    space = [{"lr": 1.0, "steps": 2500, "batch_size": 3}]
+    for mean in (2, 4, 10):
+        assert _terms(space, "cheapest", candidates=mean, **asked).how != "repeat-poisson"
+    assert _terms(space, "repeat-poisson", candidates=2, **asked).how == "repeat-poisson"
+
+
 def test_no_run_at_all_gives_an_untrained_model(monkeypatch):
     monkeypatch.setattr(searching, "draw_runs", lambda *_: 0)
     found = searched(how="repeat-poisson")

@@ -70,6 +70,76 @@ def demo(
     typer.echo(str(result.trainer.statement()))
 
 
+@app.command()
+def plan(
+    records: Annotated[int, typer.Option(help="The number of records, taken as public.")],
+    epsilon: Annotated[float, typer.Option(help="The budget's epsilon.")],
+    delta: Annotated[
+        float | None,
+        typer.Option(
+            help="The budget's delta, well below 1 / n. "
+            "Default: the largest power of ten not above n^-1.1."
+        ),
+    ] = None,
+    parameters: Annotated[
+        int | None, typer.Option(help="How many parameters are trained; scales the noise's norm.")
+    ] = None,
+    batch_size: Annotated[
+        list[int] | None, typer.Option(help="A batch size to consider; may be repeated.")
+    ] = None,
+    epochs: Annotated[
+        list[float] | None, typer.Option(help="A number of epochs to consider; may be repeated.")
+    ] = None,
+    candidates: Annotated[
+        list[int] | None,
+        typer.Option(help="A size of search to price; may be repeated. Default: 1 4 10 40 1000."),
+    ] = None,
+    sampling: Annotated[str, typer.Option(help="poisson or fixed-size.")] = "poisson",
+    chart: Annotated[
+        list[Path] | None,
+        typer.Option(help="Draw the plan to a file: .html, .png, .svg or .pdf; may be repeated."),
+    ] = None,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print the result as JSON and nothing else.")
+    ] = False,
+) -> None:
+    """Say what a budget affords before any data is read: noise, searches and a recommendation.
+
+    It prints the noise that a run needs for each batch size
+    and number of epochs, the price of choosing among 1 to 1000
+    candidates in each way, and a setting to begin with.
+    It reads no data and charges nothing.
+
+    What do 60,000 records and an epsilon of 1 afford, if the
+    model has 100,000 parameters?
+
+    $ privada plan --records 60000 --epsilon 1 --parameters 100000
+
+    The same with two batch sizes only, and drawn:
+
+    $ privada plan --records 60000 --epsilon 1 --batch-size 512
+    --batch-size 2048 --chart plan.html --chart plan.png
+    """
+    from privada.cli.plan import run_plan, show
+
+    afforded = run_plan(
+        records=records,
+        epsilon=epsilon,
+        delta=delta,
+        parameters=parameters,
+        batch_sizes=batch_size,
+        epochs=epochs,
+        candidates=candidates,
+        sampling=sampling,
+        charted=chart,
+        progress=not as_json and sys.stdout.isatty(),
+    )
+    if as_json:
+        typer.echo(json.dumps(afforded.to_dict(), indent=2))
+    else:
+        show(afforded, Console(), delta_given=delta is not None)
+
+
 def main() -> None:
     """Run the command line; a mistake of the user's is one line and exit code 2."""
     try:

@@ -13,10 +13,11 @@ from privada.accounting.events import Tally
 from privada.clipping.engine import not_compiled
 from privada.clipping.losses import Loss
 from privada.core.errors import ArgumentError, PrivadaError
-from privada.core.randomness import Bits, words
+from privada.core.randomness import Bits
 from privada.core.tensors import Parameters
 from privada.core.validation import positive, whole
 from privada.methods import Method
+from privada.noise.hidden import hidden_generator
 from privada.plan import Plan
 from privada.public import ModelSide
 from privada.selection.spaces import Settings
@@ -89,8 +90,7 @@ Recipe = Callable[..., Candidate]
 
 def made(recipe: Recipe, settings: Settings, bits: Bits) -> Candidate:
     """Return the candidate of some settings, its weights drawn from `bits`."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(int(words(bits, 1)[0] >> 1))
+    with hidden_generator(bits, torch.device("cpu")):
         try:
             candidate: Any = recipe(**settings)
         except PrivadaError:

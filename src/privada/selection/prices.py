@@ -9,6 +9,7 @@ from dp_accounting import DpEvent
 from privada.accounting import epsilon_of, events, rdp
 from privada.accounting.calibration import Numbers, least_noise, plan
 from privada.accounting.repetition import checked_mean, liu_talwar, repeated
+from privada.core.errors import ArgumentError
 from privada.core.validation import not_negative, one_of, positive, probability
 
 # The distributions of the number of runs, by their shape.
@@ -16,6 +17,8 @@ SHAPES = {"repeat-geometric": 1.0, "repeat-logarithmic": 0.0, "repeat-poisson": 
 WAYS = ("compose-pld", "compose-rdp", "liu-talwar", *SHAPES)
 # The family that the geometric and the logarithmic are members of; it has a shape.
 NEGATIVE_BINOMIAL = "repeat-negative-binomial"
+# Where Poisson stopping has no run at all more often than this, it is taken only if asked for.
+_NO_RUN = 1e-3
 _CONVERSIONS = {"tight": rdp.to_epsilon, "classic": rdp.classic_epsilon}
 
 
@@ -45,6 +48,11 @@ class Price:
             f"{self.how}: epsilon {self.epsilon:.4g} at delta {self.delta:g} for {self.runs:g} "
             f"runs, {self.released} released{mark}"
         )
+
+
+def often_no_run(how: str, candidates: float) -> bool:
+    """Return whether a way has no run at all too often to be taken without being asked for."""
+    return how == "repeat-poisson" and math.exp(-candidates) > _NO_RUN
 
 
 def priced(how: str, epsilon: float, delta: float, candidates: float) -> Price:
@@ -187,4 +195,14 @@ def noise_multiplier(
 
         return least_noise(cost, epsilon, f"epsilon {epsilon:g} at delta {delta:g} by {way}")
 
-    return min(least(way) for way in WAYS) if how == "cheapest" else least(how)
+    if how != "cheapest":
+        return least(how)
+    reached, refused = [], None
+    for way in WAYS:
+        try:
+            reached.append(least(way))
+        except ArgumentError as error:  # no noise is enough for this way, as for a tiny epsilon
+            refused = error
+    if refused is not None and not reached:
+        raise refused
+    return min(reached)

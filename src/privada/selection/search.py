@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from joblib import Parallel, delayed
+from joblib import Parallel, delayed, effective_n_jobs
 from torch import nn
 
 from privada import data as private_data
@@ -38,7 +38,13 @@ _log = logging.getLogger("privada.selection")
 
 @dataclass(frozen=True)
 class Tried:
-    """One candidate's run, of a search in which every candidate runs once and all are released."""
+    """One candidate's run, of a search in which every candidate runs once and all are released.
+
+    Example:
+        >>> import privada as pv, torch
+        >>> pv.selection.Tried({"lr": 0.1}, 0.9, torch.nn.Linear(2, 2)).settings
+        {'lr': 0.1}
+    """
 
     settings: Settings
     score: float
@@ -61,6 +67,21 @@ class Selection:
         candidates: how many there were to choose from.
 
     Guarantee: all of it together is (epsilon, delta)-differentially private as `statement` says.
+
+    Example:
+        >>> import privada as pv, torch
+        >>> def recipe(clip):
+        ...     return pv.selection.Candidate(
+        ...         torch.nn.Linear(3, 1), torch.nn.MSELoss(), pv.methods.DPAdam(clip=clip),
+        ...         batch_size=50, steps=2,
+        ...     )
+        >>> found = pv.selection.select(
+        ...     recipe, (torch.zeros(500, 3), torch.zeros(500, 1)), space={"clip": [0.1, 1.0]},
+        ...     score=pv.selection.bounded_loss(torch.nn.MSELoss(), 1.0),
+        ...     budget=pv.Budget(1.0, 1e-4), how="compose-pld",
+        ... )
+        >>> [each.settings["clip"] for each in found.tried], found.price.how
+        ([0.1, 1.0], 'compose-pld')
     """
 
     model: nn.Module
@@ -404,9 +425,17 @@ def _refuse_second(now: State, ledger: Ledger) -> None:
 def _runs(
     search: _Search, left: list[tuple[int, int]], n_jobs: int | None
 ) -> Iterator[tuple[int, Outcome]]:
-    """Yield outcomes as they come."""
-    jobs = (delayed(search.attempt)(number, index) for number, index in left)
-    yield from Parallel(n_jobs=n_jobs, return_as="generator_unordered")(jobs)
+    """Yield outcomes as they come, or in rounds where joblib's backend cannot do that."""
+    jobs = [delayed(search.attempt)(number, index) for number, index in left]
+    try:
+        parallel = Parallel(n_jobs=n_jobs, return_as="generator_unordered")
+    except ValueError:  # Ray's and others'
+        parallel = Parallel(n_jobs=n_jobs)
+        width = max(1, effective_n_jobs(n_jobs))
+        for start in range(0, len(jobs), width):
+            yield from parallel(jobs[start : start + width])
+        return
+    yield from parallel(jobs)
 
 
 def _note(search: _Search, now: State, number: int, outcome: Outcome) -> None:

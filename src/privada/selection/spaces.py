@@ -9,6 +9,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from privada.core.errors import ArgumentError
+from privada.core.randomness import Bits, SeededBits, integers, uniforms
 from privada.core.validation import real, whole
 
 Settings = dict[str, Any]
@@ -63,8 +64,8 @@ class Random:
     """Candidates drawn from distributions, each name's independently.
 
     Args:
-        distributions: for each name a list of values, or anything with `rvs(random_state=...)`,
-            as the distributions of `scipy.stats` have.
+        distributions: for each name a list of values, or a distribution of `scipy.stats`:
+            anything that has its `ppf`.
         pool: how many candidates are drawn. They are drawn before any data is read, and the search
             then chooses among them; a price is known only for a finite list.
         seed: decides which. It protects nothing: the pool is public.
@@ -83,16 +84,24 @@ class Random:
 
     def candidates(self) -> list[Settings]:
         """Return the pool."""
-        generator = np.random.default_rng(whole("seed", self.seed, least=0))
+        bits = SeededBits(self.seed, "pool")
         return [
-            {name: _drawn(name, source, generator) for name, source in self.distributions.items()}
+            {name: _drawn(name, source, bits) for name, source in self.distributions.items()}
             for _ in range(whole("pool", self.pool))
         ]
 
 
-def _drawn(name: str, source: Any, generator: np.random.Generator) -> Any:
-    if hasattr(source, "rvs"):
-        value = source.rvs(random_state=generator)
+def _below(bits: Bits, count: int) -> int:
+    return int(integers(bits, count, 1)[0])
+
+
+def _between(bits: Bits, low: float, high: float) -> float:
+    return low + (high - low) * float(uniforms(bits, 1)[0])
+
+
+def _drawn(name: str, source: Any, bits: Bits) -> Any:
+    if hasattr(source, "ppf"):
+        value = source.ppf(float(uniforms(bits, 1)[0]))
         return value.item() if isinstance(value, np.generic) else value
     if isinstance(source, str | bytes) or not isinstance(source, Sequence | np.ndarray):
         raise ArgumentError(
@@ -101,7 +110,7 @@ def _drawn(name: str, source: Any, generator: np.random.Generator) -> Any:
         )
     if not len(source):
         raise ArgumentError(f"Expected at least one value for {name!r}, got an empty list.")
-    value = source[int(generator.integers(len(source)))]
+    value = source[_below(bits, len(source))]
     return value.item() if isinstance(value, np.generic) else value
 
 
@@ -118,8 +127,8 @@ class Trial:
         ['clip', 'lr']
     """
 
-    def __init__(self, generator: np.random.Generator) -> None:
-        self._generator = generator
+    def __init__(self, bits: Bits) -> None:
+        self._bits = bits
         self.params: Settings = {}
 
     def _keep(self, name: str, draw: Callable[[], Any]) -> Any:
@@ -139,15 +148,11 @@ class Trial:
             )
         if step is not None:
             steps = math.floor((high - low) / real("step", step) + 1e-9)
-            return float(
-                self._keep(name, lambda: low + step * int(self._generator.integers(steps + 1)))
-            )
+            return float(self._keep(name, lambda: low + step * _below(self._bits, steps + 1)))
         if log:
             ends = math.log(low), math.log(high)
-            return float(
-                self._keep(name, lambda: min(high, math.exp(self._generator.uniform(*ends))))
-            )
-        return float(self._keep(name, lambda: float(self._generator.uniform(low, high))))
+            return float(self._keep(name, lambda: min(high, math.exp(_between(self._bits, *ends)))))
+        return float(self._keep(name, lambda: _between(self._bits, low, high)))
 
     def suggest_int(
         self, name: str, low: int, high: int, *, step: int = 1, log: bool = False
@@ -163,18 +168,18 @@ class Trial:
             ends = math.log(low - 0.5), math.log(high + 0.5)
 
             def draw() -> int:
-                return min(high, max(low, round(math.exp(self._generator.uniform(*ends)))))
+                return min(high, max(low, round(math.exp(_between(self._bits, *ends)))))
 
             return int(self._keep(name, draw))
         steps = (high - low) // whole("step", step)
-        return int(self._keep(name, lambda: low + step * int(self._generator.integers(steps + 1))))
+        return int(self._keep(name, lambda: low + step * _below(self._bits, steps + 1)))
 
     def suggest_categorical(self, name: str, choices: Sequence[Any]) -> Any:
         """Return one of some choices."""
         listed = list(choices)
         if not listed:
             raise ArgumentError(f"Expected at least one choice for {name!r}, got none.")
-        return self._keep(name, lambda: listed[int(self._generator.integers(len(listed)))])
+        return self._keep(name, lambda: listed[_below(self._bits, len(listed))])
 
 
 @dataclass(frozen=True)
@@ -199,10 +204,10 @@ class Suggest:
 
     def candidates(self) -> list[Settings]:
         """Return the pool."""
-        generator = np.random.default_rng(whole("seed", self.seed, least=0))
+        bits = SeededBits(self.seed, "pool")
         found = []
         for _ in range(whole("pool", self.pool)):
-            trial = Trial(generator)
+            trial = Trial(bits)
             self.function(trial)
             found.append(trial.params)
         return found

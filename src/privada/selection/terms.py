@@ -15,7 +15,7 @@ from privada.accounting.orders import Vector
 from privada.accounting.repetition import checked_mean, liu_talwar
 from privada.core.errors import ArgumentError
 from privada.core.validation import not_negative, one_of, positive, probability
-from privada.selection.prices import NEGATIVE_BINOMIAL, SHAPES, WAYS, Price, priced
+from privada.selection.prices import NEGATIVE_BINOMIAL, SHAPES, WAYS, Price, often_no_run, priced
 
 # What a run releases of its training records, given its noise multiplier.
 Charges = Callable[[float], Tally]
@@ -132,7 +132,8 @@ def agree(
     With a budget, each candidate's noise is the least with which the whole search would fit it if
     all candidates were like that one, times a common factor if they do not fit it together. With a
     noise multiplier, all candidates have that. "cheapest" is the way with the least noise, or the
-    least epsilon; it depends on nothing but these arguments.
+    least epsilon, Poisson left out where it would often have no run at all; it depends on nothing
+    but these arguments.
     """
     one_of("how", how, (*SEARCHES, NEGATIVE_BINOMIAL, "cheapest"))
     if (budget is None) == (noise_multiplier is None):
@@ -171,6 +172,8 @@ def agree(
                 f"Expected candidates={len(charges)} or none with how={how!r}, under which each "
                 f"candidate runs once, got candidates={mean:g}."
             )
+        if how == "cheapest" and often_no_run(way, mean):
+            continue
         law = SHAPES.get(way, 1.0) if shape is None else not_negative("shape", shape)
         found.append(
             _agreed(charges, way, mean, law, budget, noise_multiplier, delta, score_noise, scored)
