@@ -25,8 +25,10 @@ from privada.clipping import (
     threshold,
 )
 from privada.clipping.clips import Automatic, Threshold
-from privada.clipping.contributions import Outer, Piece, lengths, rounding_of
+from privada.clipping.contributions import Outer
+from privada.clipping.norms import lengths, rounding_of
 from privada.clipping.one_pass import OnePassEngine
+from privada.clipping.pieces import Piece
 from privada.clipping.reference import PerExampleEngine
 from privada.core.errors import ArgumentError
 from privada.core.randomness import SecureBits, SeededBits

@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 from torch import nn
 
 from privada.clipping.batch import Batch
-from privada.clipping.contributions import Outer, Piece, Rows, Sum, Weights, Whole
+from privada.clipping.contributions import Outer, Rows, Sum, Whole
 from privada.clipping.one_pass import OnePassEngine
+from privada.clipping.pieces import Piece, Weights
 from privada.core.tensors import Parameters
 from privada.geometry import Whitening
 

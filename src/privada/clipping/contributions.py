@@ -7,126 +7,32 @@ bound on what was lost.
 """
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from functools import cached_property
-from itertools import pairwise
+from collections.abc import Sequence
 from typing import Protocol, Self
 
 import torch
 from torch import Tensor
 
-# What per-example gradients that are made and dropped again may take at a time.
-CHUNK_BYTES = 1 << 26
-# Norms between these have squares that fit float32, with room to spare.
-_PLAIN = 1e-12, 1e15
-# Factors beyond these are taken for huge.
-_LARGE = {torch.float32: 1e15, torch.float64: 1e100}
+from privada.clipping.norms import (
+    LARGE,
+    either,
+    extreme,
+    lengths,
+    raised,
+    rounding_of,
+    row_squares,
+    spans,
+    weighted_squares,
+    with_rounding,
+)
+from privada.clipping.pieces import Piece, PieceWeights, Weights, weights_of
+
 # A block of squares that stays in the cache between the two operations on it.
 _CACHE_BYTES = 1 << 19
-# How many squares are added up in one go.
-_ROW, _COLUMNS = 2048, 1024
+# How many columns of squares are added up in one go.
+_COLUMNS = 1024
 # A block of gradients that does.
 _BLOCK_BYTES = 1 << 20
-
-
-@dataclass(frozen=True)
-class Piece:
-    """A strided part of the flat vector of parameters: a parameter, or a view of one."""
-
-    offset: int
-    shape: tuple[int, ...]
-    stride: tuple[int, ...]
-
-    def of(self, flat: Tensor) -> Tensor:
-        """Return this part of a flat vector, sharing its memory."""
-        return flat.as_strided(self.shape, self.stride, flat.storage_offset() + self.offset)
-
-    def transposed(self) -> "Piece":
-        """Return a matrix's transpose."""
-        return Piece(self.offset, self.shape[::-1], self.stride[::-1])
-
-    def matrix(self) -> "Piece":
-        """Return the piece with all but its first dimension joined."""
-        if len(self.shape) == 2:
-            return self
-        rows, width = self.shape[0], math.prod(self.shape[1:])
-        return Piece(self.offset, (rows, width), (self.stride[0], self.stride[-1]))
-
-    @property
-    def size(self) -> int:
-        """The number of coordinates."""
-        return math.prod(self.shape)
-
-    @property
-    def last(self) -> int:
-        """The greatest place in the flat vector that the piece reaches."""
-        return self.offset + sum((n - 1) * s for n, s in zip(self.shape, self.stride, strict=True))
-
-
-@dataclass(frozen=True)
-class PieceWeights:
-    """The squared inverse scales of a piece, and their factors where they are an outer product."""
-
-    squares: Tensor
-    largest: float
-    rows: Tensor | None = None
-    columns: Tensor | None = None
-
-    @cached_property
-    def inverse(self) -> Tensor:
-        """The inverse scales."""
-        return self.squares.sqrt()
-
-    @cached_property
-    def bounds(self) -> tuple[Tensor, Tensor]:
-        """Factors of rows and columns whose products are not below the inverse scales."""
-        rows = self.inverse.amax(dim=1)
-        return rows, (self.inverse / rows[:, None]).amax(dim=0)
-
-    @cached_property
-    def least(self) -> float:
-        """The smallest of the factors."""
-        factors = self.inverse if self.rows is None else self.rows
-        factors = factors if self.columns is None else self.columns
-        return float(factors.min())
-
-    @property
-    def separable(self) -> bool:
-        """Whether the weights are constant along the rows or along the columns of a matrix."""
-        return self.rows is not None or self.columns is not None
-
-
-class Weights:
-    """The squared inverse scales of a geometry, by piece."""
-
-    def __init__(self, scale: Tensor) -> None:
-        self._scale = scale.contiguous()
-        self._squares = self._scale.pow(-2)
-        self._pieces: dict[Piece, PieceWeights] = {}
-
-    def of(self, piece: Piece) -> PieceWeights:
-        """Return the weights of a piece, looked at once for structure."""
-        if piece not in self._pieces:
-            self._pieces[piece] = self._look_at(piece)
-        return self._pieces[piece]
-
-    def _look_at(self, piece: Piece) -> PieceWeights:
-        squares = piece.of(self._squares)
-        largest = float(squares.max()) if squares.numel() else 0.0
-        if len(piece.shape) != 2 or not squares.numel():
-            return PieceWeights(squares, largest)
-        inverse = piece.of(self._scale)
-        if bool((inverse == inverse[:1]).all()):
-            return PieceWeights(squares, largest, columns=1 / inverse[0])
-        if bool((inverse == inverse[:, :1]).all()):
-            return PieceWeights(squares, largest, rows=1 / inverse[:, 0])
-        return PieceWeights(squares, largest)
-
-
-def weights_of(weights: Weights | None, piece: Piece) -> PieceWeights | None:
-    """Return the weights of a piece, None for none."""
-    return None if weights is None else weights.of(piece)
 
 
 class Contribution(Protocol):
@@ -165,98 +71,6 @@ class Contribution(Protocol):
 
     def drop(self, kept: Tensor) -> None:
         """Make the gradients of examples zero that are not `kept`."""
-
-
-def raised(sums: Tensor, dtype: torch.dtype, count: int, largest: float = 0.0) -> Tensor:
-    """Return sums of `count` squares, made in `dtype`, in float64 and not below the true ones.
-
-    Rounding is a walk of `count` steps of half an eps at most, of which vector units take several
-    at a time. Squares below the smallest normal number may be lost; as much is added for each,
-    times the largest weight on them.
-    """
-    kind = torch.finfo(dtype)
-    return sums.double() * (1 + kind.eps * math.sqrt(count)) + 2 * count * kind.tiny * (1 + largest)
-
-
-def row_squares(values: Tensor) -> Tensor:
-    """Return the squared norms of rows in float64, not below the true ones."""
-    width = values.shape[1]
-    whole = width // _ROW * _ROW if width > 2 * _ROW else 0
-    norms: Tensor = torch.linalg.vector_norm(values[:, whole:], dim=1).double()
-    found = norms * norms
-    if whole:  # like numbers in a row add their roundings up, so no float32 sum is a long one
-        parts = torch.linalg.vector_norm(values[:, :whole].view(len(values), -1, _ROW), dim=2)
-        found += parts.double().square_().sum(dim=1)
-    return raised(found, values.dtype, width)
-
-
-def rounding_of(inputs: Tensor, outputs: Tensor, factor: float = 1.0) -> Tensor:
-    """Return how far the norm of a sum of products may be from that of the same sum made otherwise.
-
-    The clipped sum adds the products up in another order: where they cancel, what is left of them
-    is another rounding, in proportion to their sizes.
-    """
-    each = [lengths(values.flatten(1)) for values in (inputs, outputs)]
-    return 4 * torch.finfo(inputs.dtype).eps * factor * each[0] * each[1]
-
-
-def with_rounding(squares: Tensor, rounding: Tensor) -> Tensor:
-    """Return squared norms that are not below those of sums which rounding has taken elsewhere."""
-    raised_norms: Tensor = squares.sqrt() + rounding
-    return raised_norms.square()
-
-
-def lengths(values: Tensor, dim: int = 1) -> Tensor:
-    """Return norms in float64, also of numbers whose squares do not fit their type."""
-    norms: Tensor = torch.linalg.vector_norm(values, dim=dim)
-    plain = (norms > _PLAIN[0]) & (norms < _PLAIN[1])
-    found = norms.double()
-    if not bool(plain.all()):
-        others = values.movedim(dim, -1)[~plain].double()
-        found[~plain] = torch.linalg.vector_norm(others, dim=-1)
-    return found
-
-
-def extreme(*factors: Tensor) -> Tensor | None:
-    """Return where gradients have factors so large that those they multiply may be lost to them.
-
-    A factor below the smallest normal number is rounded to one of few, or to zero, and a huge
-    factor makes that matter, in norms as in sums. None is for nowhere.
-    """
-    return either(_beyond(each, _LARGE[each.dtype]) for each in factors)
-
-
-def _beyond(values: Tensor, most: float) -> Tensor | None:
-    if not values.numel():
-        return None
-    low, high = torch.aminmax(values)
-    if -most <= float(low) <= float(high) <= most:
-        return None
-    return (values.abs() > most).flatten(1).any(dim=1)
-
-
-def either(found: Iterable[Tensor | None]) -> Tensor | None:
-    """Return where any of some masks is true; None if there is none."""
-    total: Tensor | None = None
-    for mask in found:
-        if mask is not None:
-            total = mask if total is None else total | mask
-    return total
-
-
-def spans(count: int, bytes_each: int, most: int = CHUNK_BYTES) -> Iterator[tuple[int, int]]:
-    """Yield consecutive ranges of a count of things, each within a bound on memory."""
-    step = max(1, most // max(1, bytes_each))
-    for start in range(0, count, step):
-        yield start, min(count, start + step)
-
-
-def weighted_squares(gradients: Tensor, weights: PieceWeights | None) -> Tensor:
-    """Return the weighted squared norms of materialised gradients, not below the true ones."""
-    flat = gradients.reshape(len(gradients), -1)
-    if weights is None:
-        return row_squares(flat)
-    return row_squares(flat * weights.inverse.reshape(-1))
 
 
 def _where(kept: Tensor, values: Tensor) -> Tensor:
@@ -467,7 +281,7 @@ class Outer:
 
     def extreme(self) -> Tensor | None:
         """Return the examples that have huge factors."""
-        if self._longest <= _LARGE[self.inputs.dtype]:
+        if self._longest <= LARGE[self.inputs.dtype]:
             return None
         return extreme(self.inputs, self.outputs)
 
@@ -655,9 +469,3 @@ def combine(contributions: Sequence[Contribution], whole: Piece, examples: int) 
             joined[key] = each
     parts = list(joined.values())
     return parts[0] if len(parts) == 1 else Sum(whole, parts, examples)
-
-
-def apart(pieces: Sequence[Piece]) -> bool:
-    """Return whether no two pieces overlap, as far as their first and last places tell."""
-    ordered = sorted(pieces, key=lambda piece: piece.offset)
-    return all(a.last < b.offset for a, b in pairwise(ordered))

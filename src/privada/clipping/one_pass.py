@@ -20,17 +20,10 @@ from torch import Tensor, nn
 
 from privada.clipping.batch import Batch, call
 from privada.clipping.clips import THRESHOLD, ByNorm, Clipping, factors_in
-from privada.clipping.contributions import (
-    Contribution,
-    Outer,
-    Piece,
-    Weights,
-    apart,
-    combine,
-    either,
-    spans,
-)
+from privada.clipping.contributions import Contribution, Outer, combine
 from privada.clipping.losses import Loss, example_losses
+from privada.clipping.norms import either, spans
+from privada.clipping.pieces import Piece, Weights, apart
 from privada.clipping.recording import (
     FIRST,
     HALF,

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from privada.clipping.contributions import spans
+from privada.clipping.norms import spans
 from privada.geometry import Whitening
 
 # What one copy of the gradients that are projected together may take.

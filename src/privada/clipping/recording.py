@@ -23,7 +23,8 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
-from privada.clipping.contributions import Contribution, Piece, Whole
+from privada.clipping.contributions import Contribution, Whole
+from privada.clipping.pieces import Piece
 
 Key = tuple[str, int]
 

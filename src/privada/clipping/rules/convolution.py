@@ -9,21 +9,16 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from privada.clipping.contributions import (
+from privada.clipping.contributions import Contribution, Outer, Whole
+from privada.clipping.norms import (
     CHUNK_BYTES,
-    Contribution,
-    Outer,
-    Piece,
-    PieceWeights,
-    Weights,
-    Whole,
     extreme,
     rounding_of,
     spans,
     weighted_squares,
-    weights_of,
     with_rounding,
 )
+from privada.clipping.pieces import Piece, PieceWeights, Weights, weights_of
 from privada.clipping.recording import Recorder, Rule, Use
 
 Sizes = tuple[int, ...]

@@ -6,7 +6,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from privada.clipping.contributions import Contribution, Piece, Whole
+from privada.clipping.contributions import Contribution, Whole
+from privada.clipping.pieces import Piece
 from privada.clipping.recording import Recorder, Rule, Use
 
 

@@ -7,7 +7,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from privada.clipping.contributions import Contribution, Outer, Piece, Whole
+from privada.clipping.contributions import Contribution, Outer, Whole
+from privada.clipping.pieces import Piece
 from privada.clipping.recording import Recorder, Rule, Use
 from privada.clipping.rules.sparse import SparseOuter, sparse_linear
 

@@ -3,7 +3,8 @@
 import torch
 from torch import Tensor
 
-from privada.clipping.contributions import Piece, Weights, either, extreme, row_squares
+from privada.clipping.norms import either, extreme, row_squares
+from privada.clipping.pieces import Piece, Weights
 
 
 def _entries(rows: Tensor) -> tuple[Tensor, Tensor, Tensor]:

@@ -6,7 +6,8 @@ from typing import Any
 from torch import Tensor
 from torch.nn import functional
 
-from privada.clipping.contributions import Contribution, Piece, Rows
+from privada.clipping.contributions import Contribution, Rows
+from privada.clipping.pieces import Piece
 from privada.clipping.recording import Recorder, Rule, Use
 from privada.core.errors import ModelError
 

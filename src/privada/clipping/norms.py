@@ -1,0 +1,110 @@
+"""Norms that err upwards, whatever rounding does, and a bound on the memory for making them."""
+
+import math
+from collections.abc import Iterable, Iterator
+
+import torch
+from torch import Tensor
+
+from privada.clipping.pieces import PieceWeights
+
+# What per-example gradients that are made and dropped again may take at a time.
+CHUNK_BYTES = 1 << 26
+# Norms between these have squares that fit float32, with room to spare.
+_PLAIN = 1e-12, 1e15
+# Factors beyond these are taken for huge.
+LARGE = {torch.float32: 1e15, torch.float64: 1e100}
+# How many squares are added up in one go.
+_ROW = 2048
+
+
+def raised(sums: Tensor, dtype: torch.dtype, count: int, largest: float = 0.0) -> Tensor:
+    """Return sums of `count` squares, made in `dtype`, in float64 and not below the true ones.
+
+    Rounding is a walk of `count` steps of half an eps at most, of which vector units take several
+    at a time. Squares below the smallest normal number may be lost; as much is added for each,
+    times the largest weight on them.
+    """
+    kind = torch.finfo(dtype)
+    return sums.double() * (1 + kind.eps * math.sqrt(count)) + 2 * count * kind.tiny * (1 + largest)
+
+
+def row_squares(values: Tensor) -> Tensor:
+    """Return the squared norms of rows in float64, not below the true ones."""
+    width = values.shape[1]
+    whole = width // _ROW * _ROW if width > 2 * _ROW else 0
+    norms: Tensor = torch.linalg.vector_norm(values[:, whole:], dim=1).double()
+    found = norms * norms
+    if whole:  # like numbers in a row add their roundings up, so no float32 sum is a long one
+        parts = torch.linalg.vector_norm(values[:, :whole].view(len(values), -1, _ROW), dim=2)
+        found += parts.double().square_().sum(dim=1)
+    return raised(found, values.dtype, width)
+
+
+def rounding_of(inputs: Tensor, outputs: Tensor, factor: float = 1.0) -> Tensor:
+    """Return how far the norm of a sum of products may be from that of the same sum made otherwise.
+
+    The clipped sum adds the products up in another order: where they cancel, what is left of them
+    is another rounding, in proportion to their sizes.
+    """
+    each = [lengths(values.flatten(1)) for values in (inputs, outputs)]
+    return 4 * torch.finfo(inputs.dtype).eps * factor * each[0] * each[1]
+
+
+def with_rounding(squares: Tensor, rounding: Tensor) -> Tensor:
+    """Return squared norms that are not below those of sums which rounding has taken elsewhere."""
+    raised_norms: Tensor = squares.sqrt() + rounding
+    return raised_norms.square()
+
+
+def lengths(values: Tensor, dim: int = 1) -> Tensor:
+    """Return norms in float64, also of numbers whose squares do not fit their type."""
+    norms: Tensor = torch.linalg.vector_norm(values, dim=dim)
+    plain = (norms > _PLAIN[0]) & (norms < _PLAIN[1])
+    found = norms.double()
+    if not bool(plain.all()):
+        others = values.movedim(dim, -1)[~plain].double()
+        found[~plain] = torch.linalg.vector_norm(others, dim=-1)
+    return found
+
+
+def extreme(*factors: Tensor) -> Tensor | None:
+    """Return where gradients have factors so large that those they multiply may be lost to them.
+
+    A factor below the smallest normal number is rounded to one of few, or to zero, and a huge
+    factor makes that matter, in norms as in sums. None is for nowhere.
+    """
+    return either(_beyond(each, LARGE[each.dtype]) for each in factors)
+
+
+def _beyond(values: Tensor, most: float) -> Tensor | None:
+    if not values.numel():
+        return None
+    low, high = torch.aminmax(values)
+    if -most <= float(low) <= float(high) <= most:
+        return None
+    return (values.abs() > most).flatten(1).any(dim=1)
+
+
+def either(found: Iterable[Tensor | None]) -> Tensor | None:
+    """Return where any of some masks is true; None if there is none."""
+    total: Tensor | None = None
+    for mask in found:
+        if mask is not None:
+            total = mask if total is None else total | mask
+    return total
+
+
+def spans(count: int, bytes_each: int, most: int = CHUNK_BYTES) -> Iterator[tuple[int, int]]:
+    """Yield consecutive ranges of a count of things, each within a bound on memory."""
+    step = max(1, most // max(1, bytes_each))
+    for start in range(0, count, step):
+        yield start, min(count, start + step)
+
+
+def weighted_squares(gradients: Tensor, weights: PieceWeights | None) -> Tensor:
+    """Return the weighted squared norms of materialised gradients, not below the true ones."""
+    flat = gradients.reshape(len(gradients), -1)
+    if weights is None:
+        return row_squares(flat)
+    return row_squares(flat * weights.inverse.reshape(-1))

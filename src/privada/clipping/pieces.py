@@ -1,0 +1,114 @@
+"""Parts of the flat vector of parameters, and the weights that a geometry puts on them."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
+
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Piece:
+    """A strided part of the flat vector of parameters: a parameter, or a view of one."""
+
+    offset: int
+    shape: tuple[int, ...]
+    stride: tuple[int, ...]
+
+    def of(self, flat: Tensor) -> Tensor:
+        """Return this part of a flat vector, sharing its memory."""
+        return flat.as_strided(self.shape, self.stride, flat.storage_offset() + self.offset)
+
+    def transposed(self) -> "Piece":
+        """Return a matrix's transpose."""
+        return Piece(self.offset, self.shape[::-1], self.stride[::-1])
+
+    def matrix(self) -> "Piece":
+        """Return the piece with all but its first dimension joined."""
+        if len(self.shape) == 2:
+            return self
+        rows, width = self.shape[0], math.prod(self.shape[1:])
+        return Piece(self.offset, (rows, width), (self.stride[0], self.stride[-1]))
+
+    @property
+    def size(self) -> int:
+        """The number of coordinates."""
+        return math.prod(self.shape)
+
+    @property
+    def last(self) -> int:
+        """The greatest place in the flat vector that the piece reaches."""
+        return self.offset + sum((n - 1) * s for n, s in zip(self.shape, self.stride, strict=True))
+
+
+@dataclass(frozen=True)
+class PieceWeights:
+    """The squared inverse scales of a piece, and their factors where they are an outer product."""
+
+    squares: Tensor
+    largest: float
+    rows: Tensor | None = None
+    columns: Tensor | None = None
+
+    @cached_property
+    def inverse(self) -> Tensor:
+        """The inverse scales."""
+        return self.squares.sqrt()
+
+    @cached_property
+    def bounds(self) -> tuple[Tensor, Tensor]:
+        """Factors of rows and columns whose products are not below the inverse scales."""
+        rows = self.inverse.amax(dim=1)
+        return rows, (self.inverse / rows[:, None]).amax(dim=0)
+
+    @cached_property
+    def least(self) -> float:
+        """The smallest of the factors."""
+        factors = self.inverse if self.rows is None else self.rows
+        factors = factors if self.columns is None else self.columns
+        return float(factors.min())
+
+    @property
+    def separable(self) -> bool:
+        """Whether the weights are constant along the rows or along the columns of a matrix."""
+        return self.rows is not None or self.columns is not None
+
+
+class Weights:
+    """The squared inverse scales of a geometry, by piece."""
+
+    def __init__(self, scale: Tensor) -> None:
+        self._scale = scale.contiguous()
+        self._squares = self._scale.pow(-2)
+        self._pieces: dict[Piece, PieceWeights] = {}
+
+    def of(self, piece: Piece) -> PieceWeights:
+        """Return the weights of a piece, looked at once for structure."""
+        if piece not in self._pieces:
+            self._pieces[piece] = self._look_at(piece)
+        return self._pieces[piece]
+
+    def _look_at(self, piece: Piece) -> PieceWeights:
+        squares = piece.of(self._squares)
+        largest = float(squares.max()) if squares.numel() else 0.0
+        if len(piece.shape) != 2 or not squares.numel():
+            return PieceWeights(squares, largest)
+        inverse = piece.of(self._scale)
+        if bool((inverse == inverse[:1]).all()):
+            return PieceWeights(squares, largest, columns=1 / inverse[0])
+        if bool((inverse == inverse[:, :1]).all()):
+            return PieceWeights(squares, largest, rows=1 / inverse[:, 0])
+        return PieceWeights(squares, largest)
+
+
+def weights_of(weights: Weights | None, piece: Piece) -> PieceWeights | None:
+    """Return the weights of a piece, None for none."""
+    return None if weights is None else weights.of(piece)
+
+
+def apart(pieces: Sequence[Piece]) -> bool:
+    """Return whether no two pieces overlap, as far as their first and last places tell."""
+    ordered = sorted(pieces, key=lambda piece: piece.offset)
+    return all(a.last < b.offset for a, b in pairwise(ordered))
