@@ -19,6 +19,11 @@ _NAMES = {
     "Random": "spaces",
     "Suggest": "spaces",
     "Trial": "spaces",
+    "Coupling": "coupling",
+    "Peak": "coupling",
+    "coupling_grid": "coupling",
+    "StepSizes": "step_sizes",
+    "effective_step_sizes": "step_sizes",
     "Affordable": "planning",
     "plan": "planning",
     "Score": "scores",
@@ -29,25 +34,32 @@ _NAMES = {
 if TYPE_CHECKING:
     from privada.scores import Score, accuracy, bounded_loss
     from privada.selection.candidates import Candidate
+    from privada.selection.coupling import Coupling, Peak, coupling_grid
     from privada.selection.planning import Affordable, plan
     from privada.selection.prices import WAYS, Price, noise_multiplier, price
     from privada.selection.search import Selection, Tried, select
     from privada.selection.spaces import Grid, Random, Suggest, Trial
+    from privada.selection.step_sizes import StepSizes, effective_step_sizes
 
 __all__ = [
     "WAYS",
     "Affordable",
     "Candidate",
+    "Coupling",
     "Grid",
+    "Peak",
     "Price",
     "Random",
     "Score",
     "Selection",
+    "StepSizes",
     "Suggest",
     "Trial",
     "Tried",
     "accuracy",
     "bounded_loss",
+    "coupling_grid",
+    "effective_step_sizes",
     "noise_multiplier",
     "plan",
     "price",

@@ -145,7 +145,7 @@ class Affordable:
 
     Example:
         >>> import privada as pv
-        >>> from privada.selection.planning import plan
+        >>> from privada.selection import plan
         >>> afforded = plan(
         ...     records=60_000, budget=pv.Budget(1.0, 1e-6), batch_sizes=[1024], epochs=[30],
         ...     candidates=[4],
@@ -262,7 +262,7 @@ def plan(
 
     Example:
         >>> import privada as pv
-        >>> from privada.selection.planning import plan
+        >>> from privada.selection import plan
         >>> afforded = plan(
         ...     records=60_000, budget=pv.Budget(1.0, 1e-6), batch_sizes=[256, 1024],
         ...     epochs=[10, 30], candidates=[4, 40],

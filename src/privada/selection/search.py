@@ -4,6 +4,7 @@ import copy
 import hashlib
 import logging
 import os
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -34,6 +35,7 @@ from privada.selection.terms import Terms, agree
 from privada.training import Trainer
 
 _log = logging.getLogger("privada.selection")
+_alone = threading.Lock()
 
 
 @dataclass(frozen=True)
@@ -153,7 +155,14 @@ class _Search:
             model.train()
 
     def attempt(self, number: int, index: int) -> tuple[int, Outcome]:
-        """Run one candidate within what was paid for it, and return its outcome."""
+        """Run one candidate within what was paid for it, and return its outcome.
+
+        Threads of one process take turns: torch has one state of random numbers for all of them.
+        """
+        with _alone:
+            return self._attempt(number, index)
+
+    def _attempt(self, number: int, index: int) -> tuple[int, Outcome]:
         run = f"run {number}"
         account = Prepaid(self.terms.allowance(index), self.dataset)
         trainer = self.trainer(index, run, account).fit()

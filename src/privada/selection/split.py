@@ -49,7 +49,8 @@ def split(
     size = _size(data)
     if isinstance(validation, Public):
         words_ = "Scores are of records that were declared public."
-        scored = validation.data
+        scored = _as_pair(validation.data)
+        _refuse_overlap(data, scored)
         return Split(data, scored, size, _size(scored), True, words_)
     if isinstance(validation, float):
         share = probability("validation", validation)

@@ -1,0 +1,1 @@
+"""001: The Role of Adaptive Optimizers for Honest Private Hyperparameter Selection."""
