@@ -34,6 +34,7 @@ PARTS = (
     pv.noise,
     pv.sampling,
     pv.selection,
+    pv.tables,
     pv.updates,
 )
 PUBLIC = [(part, name) for part in PARTS for name in part.__all__]

@@ -29,6 +29,7 @@ ORDER = [
     {"checkpoint"},
     {"training", "loop"},
     {"selection"},
+    {"models"},
     {"federated"},
     {"inference"},
     {"estimators"},

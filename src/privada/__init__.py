@@ -16,6 +16,7 @@ _MODULES = (
     "noise",
     "sampling",
     "selection",
+    "tables",
     "updates",
 )
 _NAMES = {
@@ -50,6 +51,7 @@ if TYPE_CHECKING:
         noise,
         sampling,
         selection,
+        tables,
         updates,
     )
     from privada.accounting import Budget, Ledger, Statement
@@ -98,6 +100,7 @@ __all__ = [
     "noise",
     "sampling",
     "selection",
+    "tables",
     "updates",
     "warm_start",
 ]

@@ -237,7 +237,7 @@ def describe(event: DpEvent) -> str:
     if isinstance(event, Selected):
         return (
             f"the best of a random number of runs, {event.mean:g} expected, released alone; "
-            f"{len(event.candidates)} kinds of run, such as {_listed(event.candidates[0])}"
+            f"a run is {_kinds(event.candidates)}"
         )
     if isinstance(event, PoissonSampledDpEvent):
         return (
@@ -252,5 +252,12 @@ def describe(event: DpEvent) -> str:
     return f"Gaussian noise, multiplier {event.noise_multiplier:.6g}, on all records"
 
 
+def _kinds(candidates: tuple[Items, ...]) -> str:
+    if len(candidates) == 1:
+        return _listed(candidates[0])
+    return f"one of {len(candidates)} kinds, such as {_listed(candidates[0])}"
+
+
 def _listed(tally: Items) -> str:
-    return " and ".join(f"{count:,} times {describe(event)}" for event, count in tally) or "nothing"
+    each = (f"{count:,} times {describe(e)}" if count > 1 else describe(e) for e, count in tally)
+    return " and ".join(each) or "nothing"

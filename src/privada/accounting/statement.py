@@ -153,7 +153,8 @@ class Statement:
             if len(members) > 1:
                 what += f", and {len(members) - 1} other settings"
             mark = " (this run)" if run == self.run else ""
-            lines.append(f"{purpose}, run {run}{mark}: {count:,} releases; {what}.")
+            releases = "one release" if count == 1 else f"{count:,} releases"
+            lines.append(f"{purpose}, run {run}{mark}: {releases}; {what}.")
         return lines or ["nothing"]
 
     def __str__(self) -> str:

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from privada.cli.schema import schema
 from privada.core.errors import PrivadaError
 
 app = typer.Typer(
@@ -138,6 +139,112 @@ def plan(
         typer.echo(json.dumps(afforded.to_dict(), indent=2))
     else:
         show(afforded, Console(), delta_given=delta is not None)
+
+
+app.command()(schema)
+
+
+@app.command()
+def tune(
+    table: Annotated[
+        Path, typer.Argument(help="A table: .csv, .jsonl, .npz, .parquet or .txt, also compressed.")
+    ],
+    schema: Annotated[
+        Path, typer.Option(help="What its columns are: a schema, which `privada schema` drafts.")
+    ],
+    epsilon: Annotated[float, typer.Option(help="The epsilon of the whole search.")],
+    delta: Annotated[
+        float | None,
+        typer.Option(help="Its delta. Default: the largest power of ten not above n^-1.1."),
+    ] = None,
+    method: Annotated[str, typer.Option(help="How to train.")] = "dp-adam-wosm",
+    model: Annotated[
+        str, typer.Option(help="linear, mlp, or module:factory for a torch model of yours.")
+    ] = "linear",
+    choices: Annotated[
+        list[str] | None,
+        typer.Option("--set", help="Values to choose among, such as lr=0.1,1,10; may be repeated."),
+    ] = None,
+    batch_size: Annotated[
+        float | None, typer.Option(help="Expected records in a step. Default: about 4 sqrt(n).")
+    ] = None,
+    epochs: Annotated[
+        float | None, typer.Option(help="Passes over the training records. Default: 30.")
+    ] = None,
+    hidden: Annotated[
+        int | None, typer.Option(help="Width of the hidden layer of an mlp. Default: 64.")
+    ] = None,
+    how: Annotated[
+        str, typer.Option(help="The way to choose: cheapest, compose-pld, repeat-geometric, ...")
+    ] = "cheapest",
+    candidates: Annotated[
+        float | None,
+        typer.Option(help="Expected number of runs. Default: the number of candidates."),
+    ] = None,
+    validation: Annotated[
+        float, typer.Option(help="The share of records that is set apart for scores.")
+    ] = 0.2,
+    ledger: Annotated[
+        Path | None, typer.Option(help="A ledger file; looks at one data set add up there.")
+    ] = None,
+    state: Annotated[
+        Path | None,
+        typer.Option(help="A file to go on from if the search is stopped; needs --ledger."),
+    ] = None,
+    output: Annotated[
+        Path | None,
+        typer.Option(help="A new folder for the model, the statement and the prices."),
+    ] = None,
+    jobs: Annotated[int | None, typer.Option(help="How many runs go side by side.")] = None,
+    seed: Annotated[
+        int | None, typer.Option(help="Makes it reproducible, and not private.")
+    ] = None,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print the result as JSON and nothing else.")
+    ] = False,
+) -> None:
+    """Choose settings on a private table, at a price that is paid before the first look.
+
+    Each candidate is trained privately and scored privately on
+    records that none is trained on. The whole search, scores
+    included, costs what --epsilon says, and is charged before
+    it begins. Unless every candidate is to be released
+    (--how compose-pld), the best one alone is.
+
+    $ privada schema census.csv --target income --output census.toml
+
+    $ privada tune census.csv --schema census.toml --epsilon 1
+    --set lr=0.01,0.03,0.1 --set clip=0.5,1 --output best
+
+    What a search would cost, before any data: privada plan.
+    """
+    from privada.cli.tune import run_tune, show, to_dict
+
+    tuned = run_tune(
+        table,
+        schema=schema,
+        epsilon=epsilon,
+        delta=delta,
+        method=method,
+        model=model,
+        choices=choices or [],
+        batch_size=batch_size,
+        epochs=epochs,
+        hidden=hidden,
+        how=how,
+        candidates=candidates,
+        validation=validation,
+        ledger=ledger,
+        state=state,
+        output=output,
+        jobs=jobs,
+        seed=seed,
+        progress=not as_json and sys.stdout.isatty(),
+    )
+    if as_json:
+        typer.echo(json.dumps(to_dict(tuned), indent=2))
+    else:
+        show(tuned, Console())
 
 
 def main() -> None:

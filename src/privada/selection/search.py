@@ -16,6 +16,7 @@ from torch import nn
 
 from privada import data as private_data
 from privada.accounting import Budget, Ledger, Statement, events
+from privada.accounting.events import Tally
 from privada.accounting.ledger import Prepaid
 from privada.core.errors import ArgumentError, LedgerError
 from privada.core.randomness import SeededBits, integers, make_bits, words
@@ -67,6 +68,7 @@ class Selection:
         noise_multiplier: the noise of the best model's run.
         tried: every candidate's run, under composition; nothing else may be known of the others.
         candidates: how many there were to choose from.
+        run_charges: what one run of the best settings is charged as, its score left out.
 
     Guarantee: all of it together is (epsilon, delta)-differentially private as `statement` says.
 
@@ -94,6 +96,7 @@ class Selection:
     noise_multiplier: float
     tried: tuple[Tried, ...]
     candidates: int
+    run_charges: Tally
     statement: Statement
 
     def epsilon(self) -> float:
@@ -495,6 +498,7 @@ def _given_out(
         noise_multiplier=terms.sigmas[best.candidate],
         tried=tried,
         candidates=len(search.candidates),
+        run_charges=Tally(dict(terms.tallies[best.candidate])),
         statement=_statement(search, now, ledger),
     )
 

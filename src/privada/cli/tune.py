@@ -1,0 +1,289 @@
+"""`privada tune`: choose settings on a private table, at a price that is paid before."""
+
+import json
+import math
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table as Shown
+from torch import nn
+
+from privada import charts, tables
+from privada.accounting import Budget
+from privada.cli.folders import new_folder, refuse_taken
+from privada.core.errors import ArgumentError
+from privada.methods import get
+from privada.models import Architecture, save
+from privada.scores import Score, accuracy, bounded_loss
+from privada.selection.candidates import Candidate
+from privada.selection.planning import default_delta
+from privada.selection.prices import WAYS, cost_of
+from privada.selection.search import Selection, select
+
+# What is chosen among where nothing is said: rates a factor of three apart, for either family.
+_RATES = {True: (0.001, 0.003, 0.01, 0.03, 0.1), False: (0.1, 0.3, 1.0, 3.0, 10.0, 30.0)}
+_CLIPS = (0.1, 0.5, 1.0)
+_OWN_STEP_SIZE = ("dp-adam", "dp-adam-wosm", "dp-adam-bc", "dp-rmsprop", "dp-adagrad")
+_OF_THE_RUN = ("batch_size", "epochs", "steps", "hidden")
+_EPOCHS, _HIDDEN = 30.0, 64
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """Makes candidates for a table: a model of its width, trained by one method."""
+
+    method: str
+    model: str
+    inputs: int
+    outputs: int
+    batch_size: float
+    epochs: float
+    hidden: int
+
+    def architecture(self, hidden: int | None = None) -> Architecture:
+        """Return the model's description."""
+        width = self.hidden if hidden is None else hidden
+        return Architecture(
+            self.model, self.inputs, self.outputs, (int(width),) if self.model == "mlp" else ()
+        )
+
+    def __call__(
+        self,
+        batch_size: float | None = None,
+        epochs: float | None = None,
+        steps: int | None = None,
+        hidden: int | None = None,
+        **settings: Any,
+    ) -> Candidate:
+        """Return the candidate of some settings; those not of the run are the method's."""
+        kind = get(self.method)
+        known = {each.name for each in fields(kind)}
+        unknown = sorted(set(settings) - known)
+        if unknown:
+            raise ArgumentError(
+                f"Expected settings of {self.method} ({', '.join(sorted(known))}) or of the run "
+                f"({', '.join(_OF_THE_RUN)}), got {', '.join(unknown)}."
+            )
+        try:
+            method = kind(**settings)
+        except TypeError as error:
+            raise ArgumentError(
+                f"Expected a method that needs no side information, got {self.method}: {error}. "
+                "Use it from Python."
+            ) from error
+        length = self.epochs if epochs is None and steps is None else epochs
+        return Candidate(
+            self.architecture(hidden).build(),
+            nn.CrossEntropyLoss() if self.outputs > 1 else nn.MSELoss(),
+            method,
+            batch_size=self.batch_size if batch_size is None else batch_size,
+            epochs=length,
+            steps=steps,
+        )
+
+
+def parsed(choices: list[str]) -> dict[str, list[Any]]:
+    """Return a grid from words such as "lr=0.1,1".
+
+    Example:
+        >>> from privada.cli.tune import parsed
+        >>> parsed(["lr=0.1,1", "clip=1"])
+        {'lr': [0.1, 1], 'clip': [1]}
+    """
+    grid: dict[str, list[Any]] = {}
+    for choice in choices:
+        name, equals, values = choice.partition("=")
+        listed = [_value(part) for part in values.split(",") if part.strip()]
+        if not equals or not name.strip() or not listed:
+            raise ArgumentError(
+                f"Expected --set name=value,value, got {choice!r}. Write --set lr=0.1,1,10."
+            )
+        grid[name.strip().replace("-", "_")] = listed
+    return grid
+
+
+def _value(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text.strip()
+
+
+def default_batch_size(records: int) -> int:
+    """Return about four times the root of the number of records, as a power of two.
+
+    Example:
+        >>> from privada.cli.tune import default_batch_size
+        >>> default_batch_size(60_000), default_batch_size(100)
+        (1024, 32)
+    """
+    return int(min(max(1, records // 3), 2 ** round(math.log2(4 * math.sqrt(records)))))
+
+
+@dataclass(frozen=True)
+class Tuned:
+    """What was found, and what describes it."""
+
+    selection: Selection
+    architecture: Architecture
+    schema: tables.Schema
+    grid: dict[str, list[Any]]
+
+
+def run_tune(
+    table: Path,
+    *,
+    schema: Path,
+    epsilon: float,
+    delta: float | None,
+    method: str,
+    model: str,
+    choices: list[str],
+    batch_size: float | None,
+    epochs: float | None,
+    hidden: int | None,
+    how: str,
+    candidates: float | None,
+    validation: float,
+    ledger: Path | None,
+    state: Path | None,
+    output: Path | None,
+    jobs: int | None,
+    seed: int | None,
+    progress: bool,
+) -> Tuned:
+    """Search, and write the folder of results if one is asked for."""
+    if output is not None:
+        refuse_taken(output)
+    get(method)
+    described = tables.Schema.read(schema)
+    encoded = tables.encode(tables.read(table, schema=described), described)
+    records = len(encoded.targets)
+    target = described.target
+    outputs = len(target.classes) if isinstance(target, tables.Classes) else 1
+    recipe = Recipe(
+        method=method,
+        model=model,
+        inputs=len(encoded.names),
+        outputs=outputs,
+        batch_size=default_batch_size(records) if batch_size is None else batch_size,
+        epochs=_EPOCHS if epochs is None else epochs,
+        hidden=_HIDDEN if hidden is None else hidden,
+    )
+    grid = parsed(choices) or {"lr": list(_RATES[method in _OWN_STEP_SIZE]), "clip": list(_CLIPS)}
+    found = select(
+        recipe,
+        encoded.data,
+        space=grid,
+        validation=validation,
+        score=_score(outputs),
+        how=how,
+        candidates=candidates,
+        budget=Budget(epsilon, default_delta(records) if delta is None else delta),
+        ledger=ledger,
+        state=state,
+        seed=seed,
+        n_jobs=jobs,
+        progress=progress,
+    )
+    architecture = recipe.architecture(found.settings.get("hidden"))
+    tuned = Tuned(found, architecture, described, grid)
+    if output is not None:
+        _write(output, tuned)
+    return tuned
+
+
+def _score(outputs: int) -> Score:
+    """Return accuracy, or the squared error of targets between -1 and 1."""
+    return accuracy() if outputs > 1 else bounded_loss(nn.MSELoss(), 4.0)
+
+
+def _write(output: Path, tuned: Tuned) -> None:
+    found, schema = tuned.selection, tuned.schema
+    target = schema.target
+    with new_folder(output) as folder:
+        save(
+            folder,
+            found.model,
+            tuned.architecture,
+            task=schema.task,
+            classes=list(target.classes) if isinstance(target, tables.Classes) else None,
+            features=list(schema.features),
+            settings=found.settings,
+        )
+        (folder / "schema.toml").write_text(schema.to_toml(), encoding="utf-8")
+        (folder / "statement.txt").write_text(f"{found.statement}\n", encoding="utf-8")
+        (folder / "statement.json").write_text(found.statement.to_json() + "\n", encoding="utf-8")
+        (folder / "tuning.json").write_text(
+            json.dumps(to_dict(tuned), indent=2) + "\n", encoding="utf-8"
+        )
+        charts.write(price_chart(found), folder / "prices.html")
+
+
+def to_dict(tuned: Tuned) -> dict[str, Any]:
+    """Return the outcome as plain values."""
+    found = tuned.selection
+    return {
+        "settings": found.settings,
+        "score": found.score,
+        "score_std": found.score_std,
+        "noise_multiplier": found.noise_multiplier,
+        "how": found.price.how,
+        "price": {"epsilon": found.price.epsilon, "delta": found.price.delta},
+        "expected_runs": found.price.runs,
+        "candidates": found.candidates,
+        "grid": tuned.grid,
+        "tried": [{"settings": each.settings, "score": each.score} for each in found.tried],
+        "epsilon": found.epsilon(),
+        "model": {"kind": tuned.architecture.kind, "inputs": tuned.architecture.inputs},
+    }
+
+
+def prices_of(found: Selection) -> dict[str, float]:
+    """Return what so many runs with this noise cost in each way."""
+    return {
+        how: cost_of(found.run_charges, found.price.runs, found.price.delta, how) for how in WAYS
+    }
+
+
+def price_chart(found: Selection) -> Any:
+    """Return the price of so many runs with this noise in each way, as bars."""
+    import plotly.graph_objects as go
+
+    prices = sorted(prices_of(found).items(), key=lambda each: -each[1])
+    figure = charts.new(
+        f"What {found.price.runs:g} runs with this noise cost in each way", x="epsilon"
+    )
+    figure.add_trace(
+        go.Bar(
+            x=[epsilon for _, epsilon in prices],
+            y=[how for how, _ in prices],
+            orientation="h",
+            text=[f"{epsilon:.3g}" for _, epsilon in prices],
+            marker_color=[charts.COLOURS[1 if how == found.price.how else 0] for how, _ in prices],
+            hovertemplate="%{y}: epsilon %{x:.4g}<extra></extra>",
+        )
+    )
+    return figure
+
+
+def show(tuned: Tuned, console: Console) -> None:
+    """Print what was found, and the statement."""
+    found = tuned.selection
+    if found.tried:
+        listed = Shown(title="Candidates", title_justify="left", title_style="bold")
+        for name in (*tuned.grid, "score"):
+            listed.add_column(name, justify="right")
+        for each in sorted(found.tried, key=lambda tried: tried.score):
+            listed.add_row(*(f"{each.settings[n]}" for n in tuned.grid), f"{each.score:.4f}")
+        console.print(listed)
+    words = ", ".join(f"{name} {value}" for name, value in found.settings.items())
+    score = "none: no run was drawn, and the model is untrained"
+    if found.score is not None:
+        score = f"{found.score:.4f}, with noise of standard deviation {found.score_std:.2g}"
+    console.print(f"Best of {found.candidates} candidates: {words}", highlight=False)
+    console.print(f"Score on records set apart: {score}", highlight=False)
+    console.print(f"Price: {found.price}\n", highlight=False)
+    console.print(str(found.statement), highlight=False, markup=False, soft_wrap=True)

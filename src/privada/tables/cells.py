@@ -1,0 +1,108 @@
+"""Cells of a table: one text for each value, and one number for each text, whatever the others."""
+
+import math
+import numbers
+import re
+from collections.abc import Callable, Container
+from typing import Any, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from privada.core.errors import DataError
+
+# What stands for a missing value unless a schema says otherwise.
+MISSING = ("", "?", "NA", "NaN", "nan", "null")
+# Beyond this, not every whole number is a float64.
+LARGEST_WHOLE = 2**53
+
+Cell = str | None
+_Value = TypeVar("_Value")
+_DIGITS = re.compile(r"[+-]?[0-9]+")
+
+
+class Fault(Exception):
+    """A cell cannot be used: what was expected, and what to do. It never holds the cell itself."""
+
+    def __init__(self, expected: str, remedy: str) -> None:
+        super().__init__(expected)
+        self.expected, self.remedy = expected, remedy
+
+
+_NO_NUMBER = Fault(
+    "a finite number",
+    "Correct it, add it to options.missing, or give the column another kind.",
+)
+_TOO_LARGE = Fault(
+    "a whole number of at most 2^53 either way",
+    'A larger one would be rounded: give the column kind = "hashed" or "ignore".',
+)
+_NO_VALUE = Fault("text or a number", "Nested values and other types cannot be used.")
+
+
+class Lookup(dict[Cell, _Value]):
+    """What cells stand for, computed once for each different cell."""
+
+    def __init__(self, compute: Callable[[Cell], _Value]) -> None:
+        super().__init__()
+        self._compute = compute
+
+    def __missing__(self, cell: Cell) -> _Value:
+        value = self[cell] = self._compute(cell)
+        return value
+
+
+def text_of(value: Any) -> Cell:
+    """Return the text of a value: the same for 1 and 1.0, None for what is missing."""
+    if value is None:
+        return None
+    if isinstance(value, str):
+        return value.strip()
+    if isinstance(value, (bool, np.bool_)):
+        return "true" if value else "false"
+    if isinstance(value, numbers.Integral):
+        return str(int(value))
+    if not isinstance(value, numbers.Real):
+        raise _NO_VALUE
+    number = float(value)
+    if math.isnan(number):
+        return None
+    whole = number.is_integer() and abs(number) <= LARGEST_WHOLE
+    return str(int(number)) if whole else repr(number)
+
+
+def number_of(cell: Cell, missing: Container[str]) -> float:
+    """Return the number that a cell is, NaN for what is missing."""
+    if cell is None or cell in missing:
+        return math.nan
+    try:
+        number = float(cell)
+    except ValueError:
+        raise _NO_NUMBER from None
+    huge = abs(number) >= LARGEST_WHOLE and cell.lstrip("+-0") != str(LARGEST_WHOLE)
+    if huge and _DIGITS.fullmatch(cell):
+        raise _TOO_LARGE
+    if math.isinf(number) or "_" in cell or not cell.isascii():
+        raise _NO_NUMBER
+    return number
+
+
+def translate(
+    cells: Any,
+    meaning: Callable[[Any], Any],
+    dtype: Any,
+    column: str,
+    first_row: int = 1,
+) -> NDArray[Any]:
+    """Return what each cell stands for, or raise with the number of the first row that fails."""
+    try:
+        return np.fromiter(map(meaning, cells), dtype, len(cells))
+    except Fault:
+        pass  # and said outside the handler, where no traceback leads to the cell
+    for row, cell in enumerate(cells, first_row):
+        try:
+            meaning(cell)
+        except Fault as fault:
+            words = f"{fault.expected} in column {column!r}, row {row:,}", fault.remedy
+            break
+    raise DataError(f"Expected {words[0]}, got something else. {words[1]}")

@@ -1,0 +1,249 @@
+"""From a table and its schema to features and targets, each row by itself."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import scipy.sparse
+from numpy.typing import NDArray
+
+from privada.core.errors import ArgumentError, DataError
+from privada.tables.cells import Cell, Fault, Lookup, translate
+from privada.tables.kinds import Category, Classes, Hashed, Kind, Matrix, Number, Range, Text
+from privada.tables.reading import read
+from privada.tables.schema import Schema
+from privada.tables.table import Table, is_sparse, refuse_infinite
+from privada.tables.words import bucket, inverse_frequencies, weighted
+
+
+@dataclass(frozen=True, eq=False)
+class Encoded:
+    """Features and targets of a table.
+
+    `inputs` are float32, dense or CSR as the schema says. `targets` are int64 class numbers, of
+    shape (n,), or float32 in [-1, 1], of shape (n, 1). `names` are those of the features. `data`
+    is what a `Trainer` takes.
+
+    Example:
+        >>> from privada.tables import Classes, Number, Schema, Table, encode
+        >>> schema = Schema(Classes("sick", ["no", "yes"]), {"age": Number(low=0, high=100)})
+        >>> encoded = encode(Table({"age": [25, 75], "sick": ["no", "yes"]}), schema)
+        >>> encoded.inputs.tolist(), encoded.targets.tolist()
+        ([[-0.5], [0.5]], [0, 1])
+    """
+
+    inputs: Any
+    targets: NDArray[Any]
+    names: tuple[str, ...]
+
+    @property
+    def data(self) -> tuple[Any, NDArray[Any]]:
+        """The pair of inputs and targets."""
+        return self.inputs, self.targets
+
+
+def encode(table: Table, schema: Schema) -> Encoded:
+    """Return the features and the targets of a table.
+
+    Numbers are clipped to their bounds and mapped to [-1, 1], so that the middle, and a missing
+    value, count for nothing; categories have a feature for each value; words are counted. See the
+    kinds, such as `Number`, for each.
+
+    Guarantee: row i of the result follows from row i of the table and the schema alone. Whatever
+    the other rows are, it is the same, bit for bit.
+
+    Edge cases: NaN is a missing value; an infinite one is refused. So are, with their row, a
+    missing target, a class that is not listed, and an unlisted value of a category without
+    `other`. Columns that the schema does not list are refused. Bounds that are still to be
+    estimated are refused.
+
+    Example:
+        >>> from privada.tables import Category, Range, Schema, Table, encode
+        >>> schema = Schema(
+        ...     Range("price", low=0, high=100), {"kind": Category(["flat", "house"], other=True)}
+        ... )
+        >>> encoded = encode(Table({"kind": ["house", "boat"], "price": [75, 50]}), schema)
+        >>> encoded.names
+        ('kind=flat', 'kind=house', 'kind (other)', 'kind (missing)')
+        >>> encoded.inputs.tolist()
+        [[0.0, 1.0, 0.0, 0.0], [0.0, 0.0, 1.0, 0.0]]
+        >>> schema.target.restore(encoded.targets[:, 0])
+        array([75., 50.])
+    """
+    schema.check(table.names)
+    _refuse_pending(schema)
+    targets = _targets(table, schema)
+    return Encoded(_inputs(table, schema), targets, schema.features)
+
+
+def encode_inputs(table: Table, schema: Schema) -> Any:
+    """Return the features of a table, which need not have the target.
+
+    Guarantee and edge cases: as for `encode`.
+
+    Example:
+        >>> from privada.tables import Classes, Hashed, Schema, Table, encode_inputs
+        >>> schema = Schema(Classes("sick", ["no", "yes"]), {"town": Hashed(buckets=4)})
+        >>> encode_inputs(Table({"town": ["Ulm", "Ulm", None]}), schema).sum(axis=1).tolist()
+        [1.0, 1.0, 0.0]
+    """
+    schema.check(table.names, target=False)
+    _refuse_pending(schema)
+    return _inputs(table, schema)
+
+
+def _refuse_pending(schema: Schema) -> None:
+    if schema.pending:
+        raise ArgumentError(
+            f"Expected bounds for {', '.join(map(repr, schema.pending))}, got bounds = "
+            '"estimate" that no query has estimated yet. Call estimate_bounds first, or give low '
+            "and high."
+        )
+
+
+def _inputs(table: Table, schema: Schema) -> Any:
+    used = {name: kind for name, kind in schema.columns.items() if name not in schema.ignored}
+    blocks = (_ENCODERS[type(kind)](table, name, kind, schema) for name, kind in used.items())
+    if schema.sparse:
+        made: Any = scipy.sparse.hstack(
+            [scipy.sparse.csr_array(block) for block in blocks], format="csr", dtype=np.float32
+        )
+        return made
+    inputs = np.zeros((table.size, len(schema.features)), dtype=np.float32)
+    start = 0
+    for block in blocks:
+        end = start + block.shape[1]
+        inputs[:, start:end] = block.toarray() if is_sparse(block) else block
+        start = end
+    return inputs
+
+
+# ---------------------------------------------------------------------- each kind
+
+
+def _number(table: Table, name: str, kind: Number, schema: Schema) -> Any:
+    values = table.numbers(name, schema.missing)
+    absent = np.isnan(values)
+    filled = np.where(absent, -1.0 if kind.missing == "low" else 0.0, kind.unit(values))
+    return np.column_stack([filled, absent] if kind.missing == "flag" else [filled])
+
+
+def _slots(cells: NDArray[Any], slot: Callable[[Cell], int], name: str, width: int) -> Any:
+    """Return a matrix with a 1 in the slot of each row, or nowhere if that is beyond the last."""
+    found = translate(cells, Lookup(slot).__getitem__, np.int64, name)
+    inside = found < width
+    starts = np.concatenate([[0], np.cumsum(inside)])
+    ones = np.ones(int(starts[-1]), dtype=np.float32)
+    return scipy.sparse.csr_array((ones, found[inside], starts), shape=(len(cells), width))
+
+
+def _category(table: Table, name: str, kind: Category, schema: Schema) -> Any:
+    known = {value: place for place, value in enumerate(kind.values)}
+    absent, last = frozenset(schema.missing), len(known) + kind.other
+
+    def slot(cell: Cell) -> int:
+        if cell is None or cell in absent:
+            return last
+        if cell not in known and not kind.other:
+            raise Fault(
+                "one of the values that the schema lists",
+                "List it, or write other = true for a feature of all others.",
+            )
+        return known.get(cell, last - 1)
+
+    return _slots(table.texts(name), slot, name, last + 1)
+
+
+def _hashed(table: Table, name: str, kind: Hashed, schema: Schema) -> Any:
+    absent = frozenset(schema.missing)
+
+    def slot(cell: Cell) -> int:
+        return kind.buckets if cell is None or cell in absent else bucket(cell, kind.buckets)
+
+    return _slots(table.texts(name), slot, name, kind.buckets)
+
+
+def _text(table: Table, name: str, kind: Text, schema: Schema) -> Any:
+    absent = frozenset(schema.missing)
+    vocabulary = schema.vocabularies[name]
+    weights = None
+    if kind.public_text is not None:
+        weights = inverse_frequencies(vocabulary.counts(_public_texts(name, kind, schema)))
+    texts = (None if text in absent else text for text in table.texts(name))
+    return weighted(vocabulary.counts(texts), kind.weighting, weights, kind.unit_norm)
+
+
+def _public_texts(name: str, kind: Text, schema: Schema) -> NDArray[Any]:
+    table = read(schema.folder / str(kind.public_text))
+    return table.texts(name if name in table.names else "text")
+
+
+def _matrix(table: Table, name: str, kind: Matrix, schema: Schema) -> Any:
+    values = table.matrix(name)
+    if values.shape[1] != kind.width:
+        raise DataError(
+            f"Expected {kind.width:,} numbers for each record in column {name!r}, got "
+            f"{values.shape[1]:,}. Correct width in the schema."
+        )
+    if not kind.sparse:
+        dense = values.toarray() if is_sparse(values) else values
+        refuse_infinite(name, np.isinf(dense).any(axis=1))
+        return _bounded(dense, kind)
+    rows: Any = scipy.sparse.csr_array(values, copy=True)
+    rows.sum_duplicates()
+    infinite = np.zeros(table.size, dtype=bool)
+    infinite[np.repeat(np.arange(table.size), np.diff(rows.indptr))[np.isinf(rows.data)]] = True
+    refuse_infinite(name, infinite)
+    parts = _bounded(rows.data, kind), rows.indices, rows.indptr
+    return scipy.sparse.csr_array(parts, shape=rows.shape)
+
+
+def _bounded(values: NDArray[Any], kind: Matrix) -> NDArray[np.float32]:
+    known = np.nan_to_num(values.astype(np.float64), copy=False)
+    return (np.clip(known, kind.low, kind.high) / kind.largest).astype(np.float32)
+
+
+_ENCODERS: dict[type[Kind], Callable[[Table, str, Any, Schema], Any]] = {
+    Number: _number,
+    Category: _category,
+    Hashed: _hashed,
+    Text: _text,
+    Matrix: _matrix,
+}
+
+
+# ---------------------------------------------------------------------- targets
+
+
+def _targets(table: Table, schema: Schema) -> NDArray[Any]:
+    if isinstance(schema.target, Range):
+        return _range(table, schema.target, schema)
+    return _classes(table, schema.target, schema)
+
+
+def _range(table: Table, target: Range, schema: Schema) -> NDArray[Any]:
+    values = table.numbers(target.column, schema.missing)
+    absent = np.isnan(values)
+    if absent.any():
+        raise DataError(
+            f"Expected a target in column {target.column!r}, row {int(absent.argmax()) + 1:,}, got "
+            "a missing value. Remove rows without one."
+        )
+    return target.unit(values).astype(np.float32)[:, None]
+
+
+def _classes(table: Table, target: Classes, schema: Schema) -> NDArray[Any]:
+    known = {name: number for number, name in enumerate(target.classes)}
+    absent = frozenset(schema.missing)
+
+    def number(cell: Cell) -> int:
+        if cell is None or cell in absent:
+            raise Fault("a target", "Remove rows without one.")
+        if cell not in known:
+            raise Fault("one of the classes that the schema lists", "List every class.")
+        return known[cell]
+
+    return translate(
+        table.texts(target.column), Lookup(number).__getitem__, np.int64, target.column
+    )

@@ -1,0 +1,104 @@
+"""Files as bytes and as lines of text: plain or compressed, UTF-8, with faults in words."""
+
+import bz2
+import codecs
+import gzip
+import lzma
+import os
+import zlib
+from collections.abc import Callable, Generator, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, Any
+
+from privada.core.errors import ArgumentError, DataError
+
+Source = str | os.PathLike[str]
+
+COMPRESSED: dict[str, Callable[..., IO[Any]]] = {
+    ".gz": gzip.open,
+    ".bz2": bz2.open,
+    ".xz": lzma.open,
+}
+
+
+def as_path(name: str, path: Source) -> Path:
+    """Return a path, or say what was given instead."""
+    if not isinstance(path, (str, os.PathLike)):
+        raise ArgumentError(f"Expected {name} to be the path of a file, got {name}={path!r}.")
+    return Path(path)
+
+
+def ending(path: Path) -> str:
+    """Return what the file's name ends with, without the compression."""
+    plain = path.with_suffix("") if path.suffix.lower() in COMPRESSED else path
+    return plain.suffix.lower()
+
+
+@contextmanager
+def reading(path: Path) -> Iterator[None]:
+    """Turn what goes wrong with a file into a DataError of one line."""
+    try:
+        yield
+    except FileNotFoundError:
+        raise DataError(f"Expected a file at {str(path)!r}, got none. Check the path.") from None
+    except IsADirectoryError:
+        raise DataError(
+            f"Expected a file at {str(path)!r}, got a folder. Give one of the files in it."
+        ) from None
+    except (EOFError, gzip.BadGzipFile, zlib.error, lzma.LZMAError):
+        raise DataError(_damaged(path)) from None
+    except OSError as error:
+        if error.errno is None:  # which is how bz2 tells
+            raise DataError(_damaged(path)) from None
+        raise DataError(
+            f"Cannot read {str(path)!r}: {error.strerror}. Check the path and the permissions."
+        ) from None
+
+
+def _damaged(path: Path) -> str:
+    return (
+        f"Expected {str(path)!r} to be a whole {path.suffix} file, got one that is cut short, "
+        "damaged or of another format. Get it again."
+    )
+
+
+def lines(path: Path) -> Generator[str, None, None]:
+    """Yield the lines of a text file with their ends."""
+    with reading(path), COMPRESSED.get(path.suffix.lower(), open)(path, "rb") as file:
+        for number, raw in enumerate(file, 1):
+            line = _decoded(raw, number, path)
+            if "\0" in line:
+                raise DataError(
+                    f"Expected text in {str(path)!r}, got a NUL byte in line {number:,}. It is "
+                    "a binary file, UTF-16 or damaged; save it as UTF-8."
+                )
+            yield line
+
+
+def _decoded(raw: bytes, number: int, path: Path) -> str:
+    try:
+        return (raw.removeprefix(codecs.BOM_UTF8) if number == 1 else raw).decode()
+    except UnicodeDecodeError as error:
+        wrong = raw[error.start]
+    raise DataError(
+        f"Expected UTF-8 text in {str(path)!r}, got the byte 0x{wrong:02x} in line {number:,}. If "
+        "it is Latin-1, convert it: iconv -f latin1 -t utf-8."
+    )
+
+
+def write_text(path: Source, text: str, *, replace: bool) -> None:
+    """Write a text file; unless told to replace, leave one that exists as it is."""
+    place = as_path("path", path)
+    try:
+        with place.open("w" if replace else "x", encoding="utf-8", newline="\n") as file:
+            file.write(text)
+    except FileExistsError:
+        raise ArgumentError(
+            f"Expected a path without a file, got {str(path)!r}, which exists. Give another, or "
+            "remove it."
+        ) from None
+    except OSError as error:
+        raise ArgumentError(
+            f"Cannot write {str(path)!r}: {error.strerror}. Give a path that can be written."
+        ) from None

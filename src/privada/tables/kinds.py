@@ -1,0 +1,372 @@
+"""What a column can be, and how a target is told: each a frozen value that says what it allows."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from privada.core.errors import ArgumentError
+from privada.core.validation import one_of, real, whole, words
+from privada.tables.cells import Fault, text_of
+
+Numbers = NDArray[np.float64]
+
+SCALES = ("linear", "log")
+BOUNDS = ("given", "estimate", "estimated")
+
+
+def _stretched(values: Any, scale: str) -> Any:
+    """Return values on their scale: the log scale is sign(x) log(1 + |x|)."""
+    return np.sign(values) * np.log1p(np.abs(values)) if scale == "log" else values
+
+
+def _check_bounds(low: float | None, high: float | None, bounds: str, scale: str) -> None:
+    one_of("scale", scale, SCALES)
+    if one_of("bounds", bounds, BOUNDS) == "estimate":
+        if low is not None or high is not None:
+            raise ArgumentError(
+                f'Expected no low and high with bounds = "estimate", got low={low!r}, '
+                f"high={high!r}. Remove these, or the line with bounds."
+            )
+        return
+    remedy = (
+        "Give bounds that are known without looking at the private table, or write "
+        'bounds = "estimate" for a query that is charged.'
+    )
+    bottom, top = real("low", low, remedy), real("high", high, remedy)
+    # on the log scale, bounds that differ may round to one number
+    if not _stretched(bottom, scale) < _stretched(top, scale) or top - bottom > 1e308:
+        raise ArgumentError(
+            f"Expected low < high, by more than rounding and less than 1e308, got low={low!r}, "
+            f"high={high!r}. {remedy}"
+        )
+
+
+def _unit(values: Any, low: float | None, high: float | None, scale: str) -> Numbers:
+    """Return values clipped to the bounds and mapped to [-1, 1]."""
+    if low is None or high is None:
+        raise ArgumentError(
+            'Expected bounds, got bounds="estimate" that no query has estimated yet. Call '
+            "estimate_bounds first, or give low and high."
+        )
+    bottom, top = _stretched(low, scale), _stretched(high, scale)
+    mapped = (_stretched(np.clip(values, low, high), scale) - bottom) / (top - bottom) * 2 - 1
+    return np.asarray(np.clip(mapped, -1, 1), dtype=np.float64)
+
+
+def _listed(name: str, values: Any, least: int, remedy: str) -> tuple[str, ...]:
+    """Return values as different texts, at least so many."""
+    if isinstance(values, str) or not isinstance(values, Sequence):
+        raise ArgumentError(f"Expected {name} to be a list, got {name}={values!r}. {remedy}")
+    try:
+        texts = [text_of(value) for value in values]
+    except Fault:
+        texts = [None]
+    known = tuple(text for text in texts if text is not None)
+    if len(known) < len(texts):
+        raise ArgumentError(f"Expected {name} to be text or numbers, got {name}={values!r}.")
+    if len(known) < least or len(set(known)) < len(known):
+        raise ArgumentError(
+            f"Expected {name} to have at least {least} entries, all different, got "
+            f"{name}={list(known)!r}. {remedy}"
+        )
+    return known
+
+
+@dataclass(frozen=True)
+class Number:
+    """A number between bounds, mapped to [-1, 1].
+
+    Args:
+        low, high: the bounds. A value beyond them counts as the bound that it passed.
+        scale: "linear", or "log" for sign(x) log(1 + |x|) before mapping.
+        missing: what a missing value becomes: "low" (-1), "middle" (0), or "flag" (0, and 1 in a
+            feature of its own).
+        bounds: "given"; "estimate" where `estimate_bounds` is to find them; or "estimated" where
+            it has.
+
+    Guarantee: a feature in [-1, 1], whatever the value.
+
+    Example:
+        >>> from privada.tables import Number
+        >>> Number(low=0, high=100).unit([-5.0, 25.0, 100.0])
+        array([-1. , -0.5,  1. ])
+    """
+
+    low: float | None = None
+    high: float | None = None
+    scale: str = "linear"
+    missing: str = "middle"
+    bounds: str = "given"
+
+    def __post_init__(self) -> None:
+        _check_bounds(self.low, self.high, self.bounds, self.scale)
+        one_of("missing", self.missing, ("low", "middle", "flag"))
+
+    def unit(self, values: Any) -> Numbers:
+        """Return values clipped to the bounds and mapped to [-1, 1]."""
+        return _unit(values, self.low, self.high, self.scale)
+
+    def features(self, column: str) -> list[str]:
+        """Return the names of the features."""
+        return [column, f"{column} (missing)"] if self.missing == "flag" else [column]
+
+
+@dataclass(frozen=True)
+class Category:
+    """One of a list of values: a feature for each of them, 1 for the one it is.
+
+    Args:
+        values: all that are known, without looking at the private table.
+        other: whether there is a feature for values that are not listed; else they are refused.
+
+    A missing value has a feature of its own.
+
+    Edge cases: numbers are compared as text, in which 1 and 1.0 from the schema are "1".
+
+    Example:
+        >>> from privada.tables import Category
+        >>> Category(["yes", "no"], other=True).features("smoker")
+        ['smoker=yes', 'smoker=no', 'smoker (other)', 'smoker (missing)']
+    """
+
+    values: Sequence[str]
+    other: bool = False
+
+    def __post_init__(self) -> None:
+        remedy = 'Where the values are not known, use kind = "hashed".'
+        object.__setattr__(self, "values", _listed("values", self.values, 1, remedy))
+        _flag("other", self.other)
+
+    def features(self, column: str) -> list[str]:
+        """Return the names of the features."""
+        known = [f"{column}={value}" for value in self.values]
+        rest = [f"{column} (other)"] if self.other else []
+        return [*known, *rest, f"{column} (missing)"]
+
+
+@dataclass(frozen=True)
+class Hashed:
+    """Any value, sent to one of some buckets by a fixed hash: no list of values is needed.
+
+    Args:
+        buckets: how many. Values that share one cannot be told apart.
+
+    Edge cases: a missing value is in no bucket, and all features are zero.
+
+    Example:
+        >>> from privada.tables import Hashed
+        >>> Hashed(buckets=2).features("city")
+        ['city#0', 'city#1']
+    """
+
+    buckets: int = 32
+
+    def __post_init__(self) -> None:
+        whole("buckets", self.buckets, least=2)
+
+    def features(self, column: str) -> list[str]:
+        """Return the names of the features."""
+        return [f"{column}#{bucket}" for bucket in range(self.buckets)]
+
+
+@dataclass(frozen=True)
+class Text:
+    """Words, as a bag: how often each occurs, in a public vocabulary or in hashed buckets.
+
+    Args:
+        features: how many features; with a vocabulary, how many of its words, from the top.
+            Defaults to 4096 without, and to all words with one.
+        weighting: "count"; "presence" (0 or 1); or "tf-idf", the count times
+            log((1 + D) / (1 + d)) + 1 where d of D documents of `public_text` have the feature.
+        vocabulary: a public file with a word on each line. Other words count for nothing.
+        public_text: a public table, for "tf-idf": a `.txt` file with a document on each line, or
+            a table with a column of this name or called "text".
+        unit_norm: whether each row of words is scaled to a Euclidean norm of 1.
+
+    Words are runs of letters and digits, an apostrophe within included, in lower case.
+
+    Guarantee: a row depends on its own text and on files that are declared public.
+
+    Edge cases: a missing value, or text without a known word, is zero in all features.
+
+    Example:
+        >>> from privada.tables import Text
+        >>> Text(features=256, weighting="presence").unit_norm
+        True
+    """
+
+    features: int | None = None
+    weighting: str = "count"
+    vocabulary: str | None = None
+    public_text: str | None = None
+    unit_norm: bool = True
+
+    def __post_init__(self) -> None:
+        if self.features is not None:
+            whole("features", self.features, least=2)
+        one_of("weighting", self.weighting, ("count", "presence", "tf-idf"))
+        for name in ("vocabulary", "public_text"):
+            if getattr(self, name) is not None:
+                words(name, getattr(self, name), "It is the path of a public file.")
+        if self.weighting == "tf-idf" and self.public_text is None:
+            raise ArgumentError(
+                'Expected public_text with weighting = "tf-idf", got none. How many documents have '
+                "a word must not be counted in the private table: name a file of public text."
+            )
+        if self.weighting != "tf-idf" and self.public_text is not None:
+            raise ArgumentError(
+                f'Expected public_text with weighting = "tf-idf" only, got weighting='
+                f"{self.weighting!r}. Remove one of them."
+            )
+        _flag("unit_norm", self.unit_norm)
+
+
+@dataclass(frozen=True)
+class Matrix:
+    """A row of numbers for each record, between common bounds, divided by the larger of these.
+
+    Args:
+        width: how many numbers.
+        low, high: the bounds of each. A value beyond them counts as the bound that it passed.
+        sparse: whether the features are to be kept sparse. Zero must then be within the bounds.
+
+    Guarantee: features in [-1, 1]; zero stays zero.
+
+    Edge cases: NaN counts as zero.
+
+    Example:
+        >>> from privada.tables import Matrix
+        >>> Matrix(width=2, low=0, high=255).features("pixels")
+        ['pixels[0]', 'pixels[1]']
+    """
+
+    width: int
+    low: float
+    high: float
+    sparse: bool = False
+
+    def __post_init__(self) -> None:
+        whole("width", self.width)
+        _check_bounds(self.low, self.high, "given", "linear")
+        _flag("sparse", self.sparse)
+        if self.sparse and not self.low <= 0 <= self.high:
+            raise ArgumentError(
+                f"Expected low <= 0 <= high with sparse = true, got low={self.low!r}, "
+                f"high={self.high!r}. Else the zeros would not stay zero."
+            )
+
+    @property
+    def largest(self) -> float:
+        """What values are divided by."""
+        return max(abs(self.low), abs(self.high))
+
+    def features(self, column: str) -> list[str]:
+        """Return the names of the features."""
+        return [f"{column}[{place}]" for place in range(self.width)]
+
+
+@dataclass(frozen=True)
+class Ignore:
+    """A column that is not used, and may be absent.
+
+    Example:
+        >>> from privada.tables import Ignore
+        >>> Ignore().features("id")
+        []
+    """
+
+    def features(self, column: str) -> list[str]:
+        """Return no names."""
+        return []
+
+
+Kind = Number | Category | Hashed | Text | Matrix | Ignore
+KINDS: dict[str, type[Kind]] = {
+    "number": Number,
+    "category": Category,
+    "hashed": Hashed,
+    "text": Text,
+    "matrix": Matrix,
+    "ignore": Ignore,
+}
+
+
+@dataclass(frozen=True)
+class Classes:
+    """A target that is one of some classes: its number, in the order of the list.
+
+    Args:
+        column: the column that holds it.
+        classes: all of them, at least two.
+
+    Example:
+        >>> from privada.tables import Classes
+        >>> Classes("income", ["<=50K", ">50K"]).restore([1, 0])
+        ['>50K', '<=50K']
+    """
+
+    column: str
+    classes: Sequence[str]
+
+    def __post_init__(self) -> None:
+        words("column", self.column)
+        remedy = "List every class that there can be; a single one leaves nothing to learn."
+        object.__setattr__(self, "classes", _listed("classes", self.classes, 2, remedy))
+
+    def restore(self, numbers: Any) -> list[str]:
+        """Return the classes of some numbers."""
+        return [self.classes[int(number)] for number in numbers]
+
+
+@dataclass(frozen=True)
+class Range:
+    """A target that is a number between bounds, mapped to [-1, 1].
+
+    Args:
+        column: the column that holds it.
+        low, high: the bounds. A value beyond them counts as the bound that it passed.
+        scale: "linear", or "log" for sign(x) log(1 + |x|) before mapping.
+        bounds: as for `Number`.
+
+    Example:
+        >>> from privada.tables import Range
+        >>> price = Range("price", low=0, high=1000)
+        >>> price.restore(price.unit([250.0, 9999.0]))
+        array([ 250., 1000.])
+    """
+
+    column: str
+    low: float | None = None
+    high: float | None = None
+    scale: str = "linear"
+    bounds: str = "given"
+
+    def __post_init__(self) -> None:
+        words("column", self.column)
+        _check_bounds(self.low, self.high, self.bounds, self.scale)
+
+    def unit(self, values: Any) -> Numbers:
+        """Return values clipped to the bounds and mapped to [-1, 1]."""
+        return _unit(values, self.low, self.high, self.scale)
+
+    def restore(self, values: Any) -> Numbers:
+        """Return the numbers that values in [-1, 1] stand for; beyond these, the bounds."""
+        if self.low is None or self.high is None:
+            raise ArgumentError('Expected bounds to restore by, got bounds="estimate".')
+        bottom, top = _stretched(self.low, self.scale), _stretched(self.high, self.scale)
+        shares = (np.clip(np.asarray(values, dtype=np.float64), -1, 1) + 1) / 2
+        stretched = bottom + shares * (top - bottom)
+        if self.scale == "log":
+            stretched = np.sign(stretched) * np.expm1(np.abs(stretched))
+        return np.asarray(np.clip(stretched, self.low, self.high))
+
+
+Target = Classes | Range
+
+
+def _flag(name: str, value: Any) -> None:
+    if not isinstance(value, bool):
+        raise ArgumentError(f"Expected {name} to be true or false, got {name}={value!r}.")

@@ -1,0 +1,364 @@
+"""The schema of a table: what each column is, said without looking at the private values."""
+
+import difflib
+import os
+import tomllib
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import MISSING as REQUIRED
+from dataclasses import dataclass, field, fields, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from privada.core.errors import ArgumentError, DataError
+from privada.core.validation import one_of
+from privada.tables import toml
+from privada.tables.cells import MISSING
+from privada.tables.files import Source, as_path, lines, write_text
+from privada.tables.kinds import (
+    KINDS,
+    Category,
+    Classes,
+    Ignore,
+    Kind,
+    Matrix,
+    Number,
+    Range,
+    Target,
+    Text,
+)
+from privada.tables.words import Vocabulary
+
+_FEATURES_OF_TEXT = 4096
+# Features are kept sparse from this width on, if at most one in so many can differ from zero.
+_SPARSE_WIDTH, _SPARSE_SHARE = 256, 8
+
+
+@dataclass(frozen=True)
+class Schema:
+    """What each column of a table is, and what is to be predicted.
+
+    Args:
+        target: `Classes` or `Range`.
+        columns: the kind of every other column.
+        missing: the texts that stand for a missing value.
+        folder: where relative paths of public files begin.
+
+    Guarantee: the features of a record follow from the record and the schema alone. So nothing
+    leaks, provided that the schema was not made by looking at the private table.
+
+    Edge cases: a value that also stands for a missing one, a target that is also an input, and a
+    table of nothing but ignored columns are refused.
+
+    Example:
+        >>> from privada.tables import Category, Classes, Number, Schema
+        >>> schema = Schema(
+        ...     Classes("income", ["<=50K", ">50K"]),
+        ...     {"age": Number(low=17, high=90), "sex": Category(["Female", "Male"])},
+        ... )
+        >>> schema.task, schema.features
+        ('classification', ('age', 'sex=Female', 'sex=Male', 'sex (missing)'))
+    """
+
+    target: Target
+    columns: Mapping[str, Kind]
+    missing: Sequence[str] = MISSING
+    folder: Path = field(default=Path(), compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "columns", dict(self.columns))
+        object.__setattr__(self, "missing", _missing_texts(self.missing))
+        object.__setattr__(self, "folder", Path(self.folder))
+        if not isinstance(self.target, (Classes, Range)):
+            raise ArgumentError(
+                f"Expected target to be Classes or Range, got target={self.target!r}."
+            )
+        for name, kind in self.columns.items():
+            if not isinstance(kind, tuple(KINDS.values())):
+                raise ArgumentError(f"Expected column {name!r} to have a kind, got {kind!r}.")
+        if self.target.column in self.columns:
+            raise ArgumentError(
+                f"Expected the target {self.target.column!r} not to be a column as well, which "
+                "would predict it from itself. Remove it from the columns."
+            )
+        if len(self.ignored) == len(self.columns):
+            raise ArgumentError(
+                "Expected at least one column to predict from, got none that is not ignored."
+            )
+        self._check_missing()
+        _ = self.vocabularies
+
+    def _check_missing(self) -> None:
+        listed = {n: kind.values for n, kind in self.columns.items() if isinstance(kind, Category)}
+        if isinstance(self.target, Classes):
+            listed[self.target.column] = self.target.classes
+        for name, values in listed.items():
+            for value in values:
+                if value in self.missing:
+                    raise ArgumentError(
+                        f"Expected values of {name!r} that do not stand for a missing one, got "
+                        f"{value!r}. Remove it, or list in options.missing what does."
+                    )
+
+    # ------------------------------------------------------------------ what it says
+
+    @property
+    def task(self) -> str:
+        """The task: "classification" or "regression"."""
+        return "classification" if isinstance(self.target, Classes) else "regression"
+
+    @cached_property
+    def features(self) -> tuple[str, ...]:
+        """The names of the encoded features."""
+        return tuple(name for column in self.columns for name in self.features_of(column))
+
+    def features_of(self, column: str) -> list[str]:
+        """Return the names of the features of one column."""
+        kind = self.columns[column]
+        if not isinstance(kind, Text):
+            return kind.features(column)
+        words = self.vocabularies[column]
+        if kind.vocabulary is None:
+            return [f"{column}#{bucket}" for bucket in range(words.width)]
+        return [f"{column}: {word}" for word in words]
+
+    @property
+    def sparse(self) -> bool:
+        """Whether the encoded features are kept sparse."""
+        filled = 0
+        for column, kind in self.columns.items():
+            if isinstance(kind, Text) or (isinstance(kind, Matrix) and kind.sparse):
+                return True
+            few = not isinstance(kind, (Number, Matrix))
+            filled += 1 if few else len(kind.features(column))
+        return len(self.features) >= max(_SPARSE_WIDTH, _SPARSE_SHARE * filled)
+
+    @property
+    def pending(self) -> tuple[str, ...]:
+        """The columns, the target's perhaps, whose bounds are still to be estimated."""
+        named: list[tuple[str, Kind | Target]] = [*self.columns.items()]
+        named.append((self.target.column, self.target))
+        return tuple(name for name, kind in named if getattr(kind, "bounds", "") == "estimate")
+
+    @property
+    def ignored(self) -> frozenset[str]:
+        """The columns that are not used."""
+        return frozenset(n for n, kind in self.columns.items() if isinstance(kind, Ignore))
+
+    @property
+    def number_columns(self) -> frozenset[str]:
+        """The columns that are read as numbers."""
+        inputs = frozenset(n for n, kind in self.columns.items() if isinstance(kind, Number))
+        return inputs | {self.target.column} if isinstance(self.target, Range) else inputs
+
+    @cached_property
+    def vocabularies(self) -> dict[str, Vocabulary]:
+        """The features of words, for each column of text."""
+        found = {}
+        for name, kind in self.columns.items():
+            if isinstance(kind, Text):
+                words = None if kind.vocabulary is None else self._words(kind)
+                width = kind.features or _FEATURES_OF_TEXT
+                found[name] = Vocabulary(words, width if words is None else len(words))
+        return found
+
+    def _words(self, kind: Text) -> list[str]:
+        path = self.folder / str(kind.vocabulary)
+        words = [word for line in lines(path) if (word := line.strip().lower())]
+        unique = list(dict.fromkeys(words))[: kind.features]
+        if not unique:
+            raise DataError(f"Expected a word on each line of {str(path)!r}, got none.")
+        return unique
+
+    def check(self, names: Collection[str], *, target: bool = True) -> None:
+        """Raise unless columns of these names are what the schema lists."""
+        wanted = [name for name in self.columns if name not in self.ignored]
+        for name in [self.target.column, *wanted] if target else wanted:
+            if name not in names:
+                listed = ", ".join(map(repr, names))
+                raise DataError(
+                    f"Expected a column {name!r}, as the schema says, got columns {listed}."
+                    f"{_near(name, names)}"
+                )
+        known = {*self.columns, self.target.column}
+        unknown = [name for name in names if name not in known]
+        if unknown:
+            listed = ", ".join(map(repr, unknown[:5])) + (", ..." if len(unknown) > 5 else "")
+            raise DataError(
+                f"Expected every column to be in the schema, got {listed} that "
+                f"{'is' if len(unknown) == 1 else 'are'} not.{_near(unknown[0], known)} Add "
+                f"[columns.{toml.key(unknown[0])}] with a kind; "
+                'kind = "ignore" leaves it out.'
+            )
+
+    def with_bounds(self, found: Mapping[str, tuple[float, float]]) -> "Schema":
+        """Return the schema with bounds that a charged query has estimated."""
+        columns, target = dict(self.columns), self.target
+        for name, (low, high) in found.items():
+            kind = columns.get(name)
+            if isinstance(kind, Number):
+                columns[name] = replace(kind, low=low, high=high, bounds="estimated")
+            elif isinstance(target, Range) and name == target.column:
+                target = replace(target, low=low, high=high, bounds="estimated")
+        return replace(self, columns=columns, target=target)
+
+    # ------------------------------------------------------------------ as a file
+
+    @classmethod
+    def read(cls, path: Source) -> "Schema":
+        """Return the schema in a TOML file.
+
+        Raises:
+            ArgumentError: with the section, the key, its value, what is required and what to do.
+        """
+        place = as_path("path", path)
+        try:
+            held = tomllib.loads(place.read_bytes().decode())
+        except OSError as error:
+            raise ArgumentError(
+                f"Cannot read the schema {str(path)!r}: {error.strerror}. Draft one with "
+                "privada schema."
+            ) from None
+        except UnicodeDecodeError:
+            raise ArgumentError(
+                f"Expected the schema {str(path)!r} to be UTF-8 text, got other bytes."
+            ) from None
+        except tomllib.TOMLDecodeError as error:
+            raise ArgumentError(
+                f"Expected the schema {str(path)!r} to be TOML, got: {error}. Put text in "
+                "quotation marks, and each column in a section of its own."
+            ) from None
+        return _parsed(held, str(path), place.parent)
+
+    def to_toml(self, comment: str = "", folder: Source | None = None) -> str:
+        """Return the schema as TOML, with paths as seen from a folder."""
+        seen = self.folder if folder is None else Path(folder)
+        names = {kind: name for name, kind in KINDS.items()}
+        sections: list[tuple[str, Mapping[str, Any]]] = [("target", _keys(self.target))]
+        if self.missing != MISSING:
+            sections.append(("options", {"missing": list(self.missing)}))
+        for name, kind in self.columns.items():
+            moved = self._moved(kind, seen) if isinstance(kind, Text) else kind
+            keys = {"kind": names[type(kind)], **_keys(moved)}
+            sections.append((f"columns.{toml.key(name)}", keys))
+        return toml.document(comment, sections)
+
+    def _moved(self, kind: Text, folder: Path) -> Text:
+        """Return a kind with its paths as seen from another folder."""
+        if folder == self.folder:
+            return kind
+        paths = {"vocabulary": kind.vocabulary, "public_text": kind.public_text}
+        seen = {
+            key: os.path.relpath(self.folder / path, folder)
+            for key, path in paths.items()
+            if path is not None and not Path(path).is_absolute()
+        }
+        return replace(kind, **seen)  # type: ignore[arg-type]
+
+    def write(self, path: Source, comment: str = "") -> None:
+        """Write the schema as a TOML file, in place of one that exists."""
+        folder = as_path("path", path).parent
+        write_text(path, self.to_toml(comment, folder), replace=True)
+
+
+def _missing_texts(missing: Any) -> tuple[str, ...]:
+    if isinstance(missing, str) or not isinstance(missing, Sequence):
+        raise ArgumentError(f"Expected missing to be a list of texts, got missing={missing!r}.")
+    if not all(isinstance(text, str) for text in missing):
+        raise ArgumentError(f"Expected missing to be a list of texts, got missing={missing!r}.")
+    return tuple(text.strip() for text in missing)
+
+
+def _near(name: str, known: Iterable[str]) -> str:
+    found = difflib.get_close_matches(name, list(known), n=1)
+    return f" Did you mean {found[0]!r}?" if found else ""
+
+
+def _keys(value: Any) -> dict[str, Any]:
+    """Return the fields of a kind or a target that differ from what they are by default."""
+    held = {each.name: (getattr(value, each.name), each.default) for each in fields(value)}
+    return {name: now for name, (now, usual) in held.items() if usual is REQUIRED or now != usual}
+
+
+# ---------------------------------------------------------------------- parsing
+
+
+def _parsed(held: Mapping[str, Any], path: str, folder: Path) -> Schema:
+    whole = f"In {path!r}"
+    _refuse_unknown(whole, held, ("target", "columns", "options"))
+    target = _target(_section(whole, held, "target"), path)
+    columns = _section(whole, held, "columns")
+    options = _section(whole, held, "options") if "options" in held else {}
+    _refuse_unknown(f"In [options] of {path!r}", options, ("missing",))
+    kinds = {name: _kind(name, _section(whole, columns, name), path) for name in columns}
+    with _saying(whole):
+        return Schema(target, kinds, options.get("missing", MISSING), folder)
+
+
+def _section(where: str, held: Mapping[str, Any], name: str) -> dict[str, Any]:
+    found = held.get(name)
+    if not isinstance(found, dict):
+        example = '[target] with column = "..." and classes = [...]'
+        remedy = example if name == "target" else "[columns.age] with kind = ..., for each column"
+        got = "none" if found is None else f"{name} = {found!r}"
+        raise ArgumentError(f"{where}: expected a section {name!r}, got {got}. Write {remedy}.")
+    return found
+
+
+def _refuse_unknown(where: str, held: Iterable[str], known: Collection[str]) -> None:
+    for name in held:
+        if name not in known:
+            listed = ", ".join(known)
+            raise ArgumentError(
+                f"{where}: expected keys among {listed}, got {name!r}.{_near(name, known)}"
+            )
+
+
+def _target(held: dict[str, Any], path: str) -> Target:
+    where = f"In [target] of {path!r}"
+    made: type[Target] = Classes if "classes" in held else Range
+    if made is Range and not {"low", "high", "bounds"} & set(held):
+        _refuse_unknown(where, held, ("column", "classes", "low", "high", "scale", "bounds"))
+        raise ArgumentError(
+            f"{where}: expected classes = [...] for classification, or low and high for "
+            "regression, got neither. They say what the task is."
+        )
+    return _made(made, where, held)  # type: ignore[no-any-return]
+
+
+def _kind(name: str, held: dict[str, Any], path: str) -> Kind:
+    where = f"In [columns.{toml.key(name)}] of {path!r}"
+    with _saying(where):
+        kind = KINDS[one_of("kind", held.get("kind"), KINDS)]
+    given = {key: value for key, value in held.items() if key != "kind"}
+    return _made(kind, where, given)  # type: ignore[no-any-return]
+
+
+def _made(kind: type[Any], where: str, held: dict[str, Any]) -> Any:
+    known = [each.name for each in fields(kind)]
+    _refuse_unknown(where, held, known or ["kind"])
+    for name, value in held.items():
+        if value == "?" and name in ("low", "high", "classes"):
+            estimable = name != "classes" and "bounds" in known
+            other = ', or write bounds = "estimate" in place of both' if estimable else ""
+            raise ArgumentError(
+                f'{where}: expected {name} to be filled in, got "?". Give what is known without '
+                f"looking at the private table{other}."
+            )
+    needed = [each.name for each in fields(kind) if each.default is REQUIRED]
+    absent = [name for name in needed if name not in held]
+    if absent:
+        raise ArgumentError(f"{where}: expected the key {absent[0]!r}, got none. Add it.")
+    with _saying(where):
+        return kind(**held)
+
+
+@contextmanager
+def _saying(where: str) -> Iterator[None]:
+    """Say in an ArgumentError where in a file it arose."""
+    try:
+        yield
+    except ArgumentError as error:
+        words = str(error)
+        raise ArgumentError(f"{where}: {words[0].lower()}{words[1:]}") from None

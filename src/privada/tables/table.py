@@ -1,0 +1,217 @@
+"""A table: columns of numbers, text or matrices, all of one length."""
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import scipy.sparse
+from numpy.typing import NDArray
+
+from privada.core.errors import ArgumentError, DataError
+from privada.tables.cells import (
+    LARGEST_WHOLE,
+    MISSING,
+    Fault,
+    Lookup,
+    number_of,
+    text_of,
+    translate,
+)
+
+Numbers = NDArray[np.float64]
+
+
+@dataclass(frozen=True, eq=False)
+class Table:
+    """Columns of one length, as they were read: nothing is inferred from their values.
+
+    Args:
+        columns: for each name, a sequence of numbers, text or both, with None for what is missing;
+            or a matrix with a row for each record, dense or SciPy sparse.
+
+    Numbers are kept as float64 with NaN for what is missing, all else as text. How a column is kept
+    never shows: `numbers` and `texts` give the same for a cell whatever the other cells are. So 1,
+    1.0 and, from a file, "1" are one value.
+
+    Guarantee: none; the values are private. `repr` shows none of them.
+
+    Edge cases: whole numbers beyond 2^53 are kept as text, exactly. Booleans are the text "true"
+    and "false". Space around text is removed. Columns of different lengths are refused.
+
+    Example:
+        >>> from privada.tables import Table
+        >>> table = Table({"age": [39, None, 50], "job": ["clerk", "?", "nurse"]})
+        >>> table
+        Table(3 rows; age, job)
+        >>> table.numbers("age")
+        array([39., nan, 50.])
+        >>> table.texts("age").tolist()
+        ['39', None, '50']
+    """
+
+    columns: Mapping[str, Any]
+
+    def __post_init__(self) -> None:
+        kept = {name: as_column(name, values) for name, values in self.columns.items()}
+        _check_lengths(kept)
+        object.__setattr__(self, "columns", kept)
+
+    @classmethod
+    def of_columns(cls, columns: Mapping[str, Any]) -> "Table":
+        """Return a table of columns that are as `as_column` makes them."""
+        _check_lengths(columns)
+        table = object.__new__(cls)
+        object.__setattr__(table, "columns", dict(columns))
+        return table
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of the columns."""
+        return tuple(self.columns)
+
+    @property
+    def size(self) -> int:
+        """The number of rows."""
+        return int(next(iter(self.columns.values())).shape[0])
+
+    def __repr__(self) -> str:
+        return f"Table({self.size:,} rows; {', '.join(self.names)})"
+
+    def numbers(
+        self, name: str, missing: Collection[str] = MISSING, *, lenient: bool = False
+    ) -> Numbers:
+        """Return a column as numbers, NaN for what is missing.
+
+        A cell that is no number raises with its row, or counts as missing when `lenient`.
+        """
+        values = self._vector(name)
+        if values.dtype != object:
+            infinite = np.isinf(values)
+            if lenient:
+                return np.where(infinite, np.nan, values)
+            refuse_infinite(name, infinite)
+            return values
+        return translate(values, _number_lookup(missing, lenient).__getitem__, np.float64, name)
+
+    def texts(self, name: str) -> NDArray[Any]:
+        """Return a column as text, None for what was no value at all."""
+        values = self._vector(name)
+        return values if values.dtype == object else _text_column(name, values)
+
+    def matrix(self, name: str) -> Any:
+        """Return a column that is a matrix, dense or sparse."""
+        values = self._column(name)
+        if values.ndim != 2:
+            raise DataError(
+                f"Expected column {name!r} to be a matrix, got one value for each row. Matrices "
+                'come from .npz files; give the column kind = "number".'
+            )
+        return values
+
+    def take(self, rows: Any) -> "Table":
+        """Return some rows, by number or by a mask."""
+        return Table.of_columns({name: values[rows] for name, values in self.columns.items()})
+
+    def _column(self, name: str) -> Any:
+        if name not in self.columns:
+            listed = ", ".join(repr(known) for known in self.names)
+            raise DataError(f"Expected a column {name!r}, got columns {listed}. Check the name.")
+        return self.columns[name]
+
+    def _vector(self, name: str) -> NDArray[Any]:
+        values = self._column(name)
+        if values.ndim != 1:
+            raise DataError(
+                f"Expected column {name!r} to have one value for each row, got a matrix. Give the "
+                'column kind = "matrix" or "ignore".'
+            )
+        vector: NDArray[Any] = values
+        return vector
+
+
+def _check_lengths(columns: Mapping[str, Any]) -> None:
+    lengths = {name: int(values.shape[0]) for name, values in columns.items()}
+    if not lengths:
+        raise DataError("Expected at least one column, got none.")
+    if len(set(lengths.values())) > 1:
+        listed = ", ".join(f"{name!r} has {length:,}" for name, length in lengths.items())
+        raise DataError(
+            f"Expected columns of one length, got several: {listed}. Keep what is not a column in "
+            'another file, or give it kind = "ignore".'
+        )
+
+
+def _number_lookup(missing: Collection[str], lenient: bool) -> Lookup[float]:
+    """Return what turns cells into numbers."""
+    known = frozenset(missing)
+
+    def parsed(cell: Any) -> float:
+        try:
+            return number_of(cell, known)
+        except Fault:
+            if lenient:
+                return float("nan")
+            raise
+
+    return Lookup(parsed)
+
+
+def refuse_infinite(name: str, infinite: NDArray[np.bool_]) -> None:
+    """Raise if any row is infinite."""
+    if infinite.any():
+        raise DataError(
+            f"Expected finite numbers in column {name!r}, got an infinite one in row "
+            f"{int(infinite.argmax()) + 1:,}. Correct it, or leave it empty."
+        )
+
+
+def is_sparse(values: Any) -> bool:
+    """Return whether values are a SciPy sparse matrix."""
+    return bool(scipy.sparse.issparse(values))
+
+
+def as_column(name: str, values: Any) -> Any:
+    """Return a column as float64, as text, or as a matrix."""
+    if is_sparse(values):
+        return values.tocsr()
+    array = values if isinstance(values, np.ndarray) else _as_array(values)
+    if array.ndim == 2 and array.dtype.kind in "biuf":
+        return array
+    if array.ndim != 1:
+        raise DataError(
+            f"Expected column {name!r} to have one value, or one row of numbers, for each record, "
+            f"got an array of shape {array.shape} and type {array.dtype}. Reshape it to two "
+            "dimensions."
+        )
+    if array.dtype.kind == "f":
+        return array.astype(np.float64, copy=False)
+    if array.dtype.kind in "iu" and _exact(array):
+        return array.astype(np.float64)
+    if array.dtype.kind in "biuUO":
+        return _text_column(name, array)
+    if array.dtype.kind == "S":
+        return _text_column(name, np.char.decode(array, "utf-8", "replace"))
+    raise DataError(
+        f"Expected column {name!r} to be numbers or text, got an array of type {array.dtype}. "
+        "Convert it."
+    )
+
+
+def _as_array(values: Any) -> NDArray[Any]:
+    """Return a sequence as an array of its values, of whatever types."""
+    if hasattr(values, "__array__"):
+        return np.asarray(values)
+    if isinstance(values, str) or not isinstance(values, Sequence):
+        raise ArgumentError(
+            f"Expected columns to be sequences of values, got {type(values).__name__}."
+        )
+    return np.fromiter(values, object, len(values))
+
+
+def _exact(array: NDArray[Any]) -> bool:
+    return not array.size or bool(array.max() <= LARGEST_WHOLE and array.min() >= -LARGEST_WHOLE)
+
+
+def _text_column(name: str, array: NDArray[Any]) -> NDArray[Any]:
+    return translate(array.tolist(), text_of, object, name)

@@ -1,0 +1,368 @@
+import bz2
+import gzip
+import json
+import lzma
+import os
+import sys
+
+import numpy as np
+import pytest
+import scipy.sparse
+
+from privada.core.errors import ArgumentError, DataError
+from privada.tables import Classes, Hashed, Ignore, Number, Range, Schema, column_types, read
+from tests.data import data_folder
+
+CSV = "age,job,income\n39,clerk,low\n50,?,high\n,nurse,low\n"
+
+
+@pytest.fixture
+def file(tmp_path):
+    def write(name, content):
+        path = tmp_path / name
+        path.write_bytes(content if isinstance(content, bytes) else content.encode())
+        return path
+
+    return write
+
+
+def refused(path, *words, schema=None, kind=DataError):
+    with pytest.raises(kind) as raised:
+        read(path, schema)
+    said = str(raised.value)
+    assert "\n" not in said
+    for word in words:
+        assert word in said, said
+    return said
+
+
+# ---------------------------------------------------------------------- CSV
+
+
+def test_csv_is_read_as_text_and_as_numbers(file):
+    table = read(file("t.csv", CSV))
+    assert table.names == ("age", "job", "income")
+    assert table.size == 3
+    assert table.texts("job").tolist() == ["clerk", "?", "nurse"]
+    np.testing.assert_array_equal(table.numbers("age"), [39, 50, np.nan])
+
+
+@pytest.mark.parametrize(
+    ("ending", "pack"),
+    [("", bytes), (".gz", gzip.compress), (".bz2", bz2.compress), (".xz", lzma.compress)],
+)
+def test_text_files_may_be_compressed(file, ending, pack):
+    assert read(file(f"t.csv{ending}", pack(CSV.encode()))).size == 3
+    assert read(file(f"t.txt{ending}", pack(b"one\ntwo\n"))).size == 2
+    assert read(file(f"T.JSONL{ending.upper()}", pack(b'{"a": 1}\n'))).size == 1
+
+
+def test_csv_takes_quotes_spaces_crlf_blank_lines_and_a_byte_order_mark(file):
+    table = read(file("t.csv", '\ufeffa, b\r\n" x, ""y""\nz ", 2\r\n\r\nw ,3\r\n'))
+    assert table.names == ("a", "b")
+    assert table.texts("a").tolist() == ['x, "y"\nz', "w"]
+    assert table.numbers("b").tolist() == [2, 3]
+
+
+def test_tabs_separate_in_tsv(file):
+    assert read(file("t.tsv", "a\tb\n1,5\t2\n")).texts("a").tolist() == ["1,5"]
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "words"),
+    [
+        ("t.csv", "", ("header", "empty file")),
+        ("t.csv", "\n1,2\n", ("header", "empty line")),
+        ("t.csv", "a,b\n", ("at least one record",)),
+        ("t.csv", "a,b\n\n\n", ("at least one record",)),
+        ("t.csv", "a,b\n1,2\n3\n", ("2 cells", "line 3", "got 1")),
+        ("t.csv", "a,b\n1,2,3\n", ("2 cells", "line 2", "got 3")),
+        ("t.csv", "a,b,a\n1,2,3\n", ("different names", "'a'", "1 and 3")),
+        ("t.csv", "a,,b\n1,2,3\n", ("name for each column", "column 2")),
+        ("t.csv", "a,b\n1,\0\n", ("NUL", "line 2")),
+        ("t.csv", 'a,b\n1,"2\n', ("line 2", "quotation")),
+        ("t.csv", 'a,b\n1,"2"x\n', ("line 2", "quotation")),
+        ("t.csv", "1,2\n3,4\n", ("header", "only numbers")),
+        ("t.csv", "a;b\n1;2\n", ("separated by ','", "separator")),
+        ("t.csv", b"a,b\n1,caf\xe9\n", ("UTF-8", "0xe9", "line 2", "iconv")),
+        ("t.csv", bytes(range(256)) * 4, ("line 1",)),
+        ("t.csv", "a\n1\n".encode("utf-16"), ("UTF-8", "0xff")),
+        ("t.csv", gzip.compress(CSV.encode()), ("UTF-8", "line 1")),
+        ("t.csv", "a\n" + "x" * 200_000 + "\n", ("line 2", "limit")),
+        ("t.csv.gz", CSV, ("whole .gz file",)),
+        ("t.csv.gz", gzip.compress(CSV.encode())[:-12], ("whole .gz file", "cut short")),
+        ("t.csv.bz2", bz2.compress(CSV.encode())[:-12], ("whole .bz2 file", "cut short")),
+        ("t.csv.bz2", CSV, ("whole .bz2 file",)),
+        ("t.csv.xz", lzma.compress(CSV.encode())[:-12], ("whole .xz file", "cut short")),
+        ("t.csv.xz", CSV, ("whole .xz file",)),
+        ("t.jsonl", "", ("at least one record",)),
+        ("t.jsonl", "{}\n", ("at least one record",)),
+        ("t.jsonl", "{'a': 1}\n", ("JSON object", "line 1")),
+        ("t.jsonl", '{"a": 1}\n[1]\n', ("JSON object", "line 2")),
+        ("t.jsonl", '{"a": 1}\n{"a": [1]}\n', ("nested", "'a'", "line 2")),
+        ("t.jsonl", "[" * 100_000, ("JSON object", "line 1")),
+        ("t.txt", "", ("at least one record",)),
+        ("t.npz", "rubbish", ("NumPy arrays",)),
+        ("t.npz", "", ("whole .npz file",)),
+        ("t.xlsx", "rubbish", ("ends in .csv",)),
+        ("t", "rubbish", ("ends in .csv",)),
+        ("t.npz.gz", "rubbish", ("ends in .csv",)),
+    ],
+)
+def test_rubbish_is_refused_in_one_line(file, name, content, words):
+    refused(file(name, content), *words)
+
+
+def test_paths_that_cannot_be_read_are_refused(tmp_path, file):
+    refused(tmp_path / "none.csv", "none.csv", "got none")
+    (tmp_path / "folder.csv").mkdir()
+    refused(tmp_path / "folder.csv", "folder")
+    (tmp_path / "folder.npz").mkdir()
+    refused(tmp_path / "folder.npz", "folder")
+    refused(7, "path", kind=ArgumentError)
+    closed = file("closed.csv", CSV)
+    closed.chmod(0)
+    if os.access(closed, os.R_OK):
+        pytest.skip("this user may read everything")
+    refused(closed, "ermission")
+
+
+def test_errors_never_hold_what_is_in_a_cell(file):
+    schema = Schema(Classes("income", ["low", "high"]), {"age": Number(0, 9), "job": Hashed()})
+    path = file("t.csv", CSV.replace("50", "secret"))
+    said = refused(path, "finite number", "'age'", "row 2", schema=schema)
+    assert "secret" not in said
+    with pytest.raises(DataError) as raised:
+        read(path, schema)
+    assert raised.value.__cause__ is None
+    assert raised.value.__context__ is None
+
+
+def test_a_schema_decides_what_is_kept_and_how(file):
+    schema = Schema(Classes("income", ["low", "high"]), {"age": Number(0, 9), "job": Ignore()})
+    table = read(file("t.csv", CSV), schema)
+    assert table.names == ("age", "income")
+    assert table.columns["age"].dtype == np.float64
+    with_price = Schema(Range("age", 0, 9), {"job": Hashed(), "income": Ignore()})
+    assert read(file("t.csv", CSV), with_price).columns["age"].dtype == np.float64
+
+
+def test_names_are_held_to_the_schema(file):
+    few = Schema(Classes("income", ["low", "high"]), {"age": Number(0, 9)})
+    lines = file("t.jsonl", json.dumps({"age": 1, "job": "x", "income": "low"}))
+    for path in (file("t.csv", CSV), lines):
+        refused(path, "'job'", "[columns.job]", "ignore", schema=few)
+    more = Schema(
+        Classes("income", ["low", "high"]), {"ages": Number(0, 9), "job": Hashed(), "age": Ignore()}
+    )
+    refused(file("t.csv", CSV), "'ages'", "Did you mean 'age'?", schema=more)
+
+
+def test_the_target_may_be_absent(file):
+    schema = Schema(Classes("income", ["low", "high"]), {"age": Number(0, 9)})
+    assert read(file("t.csv", "age\n3\n"), schema).names == ("age",)
+    assert read(file("t.jsonl", '{"age": 3}'), schema).names == ("age",)
+
+
+def test_a_key_that_no_record_has_is_missing_in_each(file):
+    schema = Schema(Classes("income", ["low", "high"]), {"age": Number(0, 9), "job": Hashed()})
+    table = read(file("t.jsonl", '{"income": "low"}\n'), schema)
+    assert table.texts("job").tolist() == [None]
+    np.testing.assert_array_equal(table.numbers("age"), [np.nan])
+
+
+@pytest.mark.parametrize(
+    "cell", ["9007199254740993", "-9007199254740993", "1" * 400, "+99999999999999999999"]
+)
+def test_huge_integers_are_refused_as_numbers_and_kept_as_text(file, cell):
+    path = file("t.csv", f"id,y\n{cell},a\n")
+    schema = Schema(Classes("y", ["a", "b"]), {"id": Number(0, 1)})
+    assert cell not in refused(path, "2^53", "'id'", "row 1", schema=schema)
+    assert read(path).texts("id").tolist() == [cell]
+    lines = file("t.jsonl", json.dumps({"id": int(cell), "y": "a"}))
+    assert cell not in refused(lines, "2^53", "'id'", "row 1", schema=schema)
+
+
+@pytest.mark.parametrize("cell", ["x", "1_000", "inf", "-Infinity", "1e999", "0x10", "١٢", "--1"])
+def test_what_is_no_finite_number_is_refused_as_one(file, cell):
+    table = read(file("t.csv", f"a,b\n1,2\n{cell},3\n"))
+    with pytest.raises(DataError, match="finite number in column 'a', row 2"):
+        table.numbers("a")
+    np.testing.assert_array_equal(table.numbers("a", lenient=True), [1, np.nan])
+
+
+def test_rows_are_numbered_through_all_chunks(file, monkeypatch):
+    monkeypatch.setattr("privada.tables.reading._CHUNK", 2)
+    schema = Schema(Classes("y", ["a", "b"]), {"x": Number(0, 9)})
+    path = file("t.csv", "x,y\n" + "1,a\n" * 6 + "x,a\n")
+    refused(path, "row 7", schema=schema)
+
+
+# ---------------------------------------------------------------------- JSON lines
+
+
+def test_json_lines_take_missing_keys_null_and_all_plain_types(file, monkeypatch):
+    monkeypatch.setattr("privada.tables.reading._CHUNK", 1)
+    content = '{"a": 1, "b": "x "}\n\n{"a": 1.0, "c": true}\n{"a": null, "b": NaN, "d": 2.5}\n'
+    table = read(file("t.ndjson", content))
+    assert table.texts("a").tolist() == ["1", "1", None]
+    assert table.texts("b").tolist() == ["x", None, None]
+    assert table.texts("c").tolist() == [None, "true", None]
+    np.testing.assert_array_equal(table.numbers("d"), [np.nan, np.nan, 2.5])
+
+
+def test_true_is_not_one_whatever_came_before(file):
+    table = read(file("t.jsonl", '{"a": 1}\n{"a": true}\n{"a": 1.0}\n'))
+    assert table.texts("a").tolist() == ["1", "true", "1"]
+
+
+# ---------------------------------------------------------------------- lines of text
+
+
+def test_text_has_a_document_on_each_line(file):
+    table = read(file("t.txt", "To be, or not\n\nto be"))
+    assert table.names == ("text",)
+    assert table.texts("text").tolist() == ["To be, or not", "", "to be"]
+
+
+# ---------------------------------------------------------------------- NumPy archives
+
+
+def test_archives_hold_numbers_text_and_matrices(tmp_path):
+    sparse = scipy.sparse.csr_array(np.eye(3))
+    np.savez(
+        tmp_path / "t.npz",
+        age=np.array([1, 2, 3], dtype=np.uint8),
+        job=np.array(["a", "b", "c"]),
+        raw=np.array([b"a", b"b", b"c"]),
+        old=np.array([True, False, True]),
+        pixels=np.ones((3, 4), dtype=np.uint8),
+        words_data=sparse.data,
+        words_indices=sparse.indices,
+        words_indptr=sparse.indptr,
+        words_shape=sparse.shape,
+    )
+    table = read(tmp_path / "t.npz")
+    assert set(table.names) == {"age", "job", "raw", "old", "pixels", "words"}
+    assert table.numbers("age").tolist() == [1, 2, 3]
+    assert table.texts("age").tolist() == ["1", "2", "3"]
+    assert table.texts("raw").tolist() == ["a", "b", "c"]
+    assert table.texts("old").tolist() == ["true", "false", "true"]
+    assert table.matrix("pixels").shape == (3, 4)
+    assert np.array_equal(table.matrix("words").toarray(), np.eye(3))
+
+
+def test_scipy_s_own_files_are_a_column_called_data(tmp_path):
+    scipy.sparse.save_npz(tmp_path / "t.npz", scipy.sparse.csr_array(np.eye(3)))
+    assert read(tmp_path / "t.npz").names == ("data",)
+
+
+def test_archives_that_are_no_table_are_refused(tmp_path):
+    def saved(**arrays):
+        np.savez(tmp_path / "t.npz", **arrays)
+        return tmp_path / "t.npz"
+
+    refused(saved(a=np.zeros(2), b=np.zeros(3)), "one length", "'a' has 2", "'b' has 3")
+    refused(saved(a=np.zeros(0)), "at least one record")
+    refused(saved(a=np.zeros((2, 2, 2))), "shape (2, 2, 2)")
+    refused(saved(a=np.array(3)), "shape ()")
+    refused(saved(a=np.zeros(2, dtype="datetime64[D]")), "datetime64")
+    refused(saved(a=np.array([{}, {}], dtype=object)), "Python objects")
+    parts = {"data": np.ones(1), "indices": np.array([9]), "indptr": np.array([0, 1])}
+    refused(saved(**parts, shape=np.array([1, 2])), "CSR")
+    refused(saved(**parts, shape=np.array([7])), "CSR")
+    np.save(tmp_path / "t.npy", np.zeros(3))
+    (tmp_path / "t.npy").rename(tmp_path / "t.npz")
+    refused(tmp_path / "t.npz", "NumPy arrays")
+
+
+def test_a_cut_archive_is_refused(tmp_path):
+    np.savez_compressed(tmp_path / "t.npz", a=np.arange(10_000))
+    whole = (tmp_path / "t.npz").read_bytes()
+    (tmp_path / "t.npz").write_bytes(whole[: len(whole) // 2])
+    refused(tmp_path / "t.npz", "NumPy arrays")
+    spoilt = bytearray(whole)
+    spoilt[len(whole) // 2] ^= 0xFF
+    (tmp_path / "t.npz").write_bytes(bytes(spoilt))
+    refused(tmp_path / "t.npz", "t.npz")
+
+
+def test_an_array_of_another_length_may_be_ignored(tmp_path):
+    np.savez(tmp_path / "t.npz", x=np.zeros(2), y=np.zeros(2), words=np.zeros(7))
+    schema = Schema(Range("y", 0, 1), {"x": Number(0, 1), "words": Ignore()})
+    assert read(tmp_path / "t.npz", schema).names == ("x", "y")
+
+
+def test_enron_is_read_as_a_sparse_matrix_and_labels():
+    path = data_folder("enron.npz") / "enron.npz"
+    schema = Schema(
+        Classes("labels", [0, 1]), {"data": Ignore(), "vocab": Ignore(), "also": Hashed()}
+    )
+    refused(path, "'also'", schema=schema)
+    assert column_types(path)["data"] == 5000
+
+
+# ---------------------------------------------------------------------- Parquet
+
+
+def test_parquet_without_pyarrow_says_what_to_install(file, monkeypatch):
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    refused(file("t.parquet", "rubbish"), "pyarrow", "privada[parquet]")
+
+
+def test_parquet_is_read(tmp_path, file):
+    arrow = pytest.importorskip("pyarrow", reason="Parquet files need pyarrow")
+    parquet = pytest.importorskip("pyarrow.parquet")
+    columns = {
+        "age": arrow.array([39, None, 50]),
+        "id": arrow.array([1, 2, 2**62]),
+        "height": arrow.array([1.5, None, float("nan")], arrow.float32()),
+        "job": arrow.array(["a ", None, "b"]).dictionary_encode(),
+        "old": arrow.array([True, False, None]),
+        "born": arrow.array([0, 1, None], arrow.date32()),
+    }
+    parquet.write_table(arrow.table(columns), tmp_path / "t.parquet")
+    table = read(tmp_path / "t.parquet")
+    np.testing.assert_array_equal(table.numbers("age"), [39, np.nan, 50])
+    assert table.texts("id").tolist() == ["1", "2", str(2**62)]
+    np.testing.assert_array_equal(table.numbers("height"), [1.5, np.nan, np.nan])
+    assert table.texts("job").tolist() == ["a", None, "b"]
+    assert table.texts("old").tolist() == ["true", "false", None]
+    assert table.texts("born").tolist() == ["1970-01-01", "1970-01-02", None]
+    assert column_types(tmp_path / "t.parquet") == {
+        "age": "number",
+        "id": "number",
+        "height": "number",
+        "job": "text",
+        "old": "text",
+        "born": "text",
+    }
+    parquet.write_table(arrow.table({"a": [[1], [2]], "b": [1, 2]}), tmp_path / "n.parquet")
+    refused(tmp_path / "n.parquet", "'a'", "list")
+    refused(file("r.parquet", "rubbish"), "Parquet file")
+    refused(tmp_path / "none.parquet", "got none")
+
+
+# ---------------------------------------------------------------------- types
+
+
+def test_types_are_those_of_the_first_record_alone(file):
+    path = file("t.csv", b"a,b,c\n1,x,?\nx,1,2\n\xff")
+    with pytest.raises(DataError):
+        read(path)
+    assert column_types(path) == {"a": "number", "b": "text", "c": "text"}
+    lines = file("t.jsonl", '{"a": 1, "b": "x", "c": null, "d": true}\nrubbish')
+    assert column_types(lines) == {"a": "number", "b": "text", "c": "text", "d": "text"}
+    assert column_types(file("t.txt", "some words\n")) == {"text": "words"}
+    with pytest.raises(DataError, match="at least one record"):
+        column_types(file("t.csv", "a,b\n"))
+
+
+def test_adult_is_read():
+    path = data_folder("adult.csv.gz") / "adult.csv.gz"
+    table = read(path)
+    assert table.size == 48_842
+    assert len(table.names) == 16
+    assert (table.numbers("age").min(), table.numbers("age").max()) == (17, 90)
+    assert (table.texts("workclass") == "?").sum() == 2799
+    assert table.take(table.texts("split") == "train").size == 32_561
