@@ -19,6 +19,7 @@ ORDER = [
     {"noise"},
     {"updates"},
     {"methods"},
+    {"defaults"},
     {"data"},
     {"public"},
     {"gate"},

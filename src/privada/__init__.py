@@ -27,7 +27,9 @@ _NAMES = {
     "Public": "privada.core.public",
     "Release": "privada.core.values",
     "Gate": "privada.gate",
+    "PrivateClassifier": "privada.estimators",
     "PrivateLoop": "privada.loop",
+    "PrivateRegressor": "privada.estimators",
     "Trainer": "privada.training",
     "adas": "privada.public",
     "warm_start": "privada.public",
@@ -68,6 +70,7 @@ if TYPE_CHECKING:
     )
     from privada.core.public import Public
     from privada.core.values import ClippedSum, Release
+    from privada.estimators import PrivateClassifier, PrivateRegressor
     from privada.gate import Gate
     from privada.loop import PrivateLoop
     from privada.public import adas, warm_start
@@ -86,7 +89,9 @@ __all__ = [
     "LedgerError",
     "ModelError",
     "PrivadaError",
+    "PrivateClassifier",
     "PrivateLoop",
+    "PrivateRegressor",
     "PrivateValueError",
     "Public",
     "Release",

@@ -1,0 +1,83 @@
+"""Settings that need no tuning: from the number of records and the budget, both public."""
+
+import math
+from dataclasses import dataclass
+
+from privada.core.validation import positive, whole
+from privada.methods import DPAdamWOSM, Method
+
+EPOCHS = 30.0
+# How far noise alone moves a weight over a whole run, and where gradients are clipped.
+_DRIFT, CLIP = 0.3, 0.5
+
+
+def batch_size(records: int) -> int:
+    """Return about five times the root of the number of records, as a power of two.
+
+    With some thirty epochs, the noise of a run is then close to the least that any batch size has.
+
+    Edge cases: at most a third of the records, so that sampling still hides who is in a batch.
+
+    Example:
+        >>> from privada import defaults
+        >>> defaults.batch_size(60_000), defaults.batch_size(100)
+        (1024, 33)
+    """
+    records = whole("records", records)
+    return int(max(1, min(records // 3, 2 ** round(math.log2(5 * math.sqrt(records))))))
+
+
+def learning_rate(steps: int) -> float:
+    """Return the learning rate of DPAdamWOSM for a number of steps.
+
+    Each step moves a weight by the learning rate times noise of unit size, and by the gradient's
+    part of it. Noise adds up to lr sqrt(steps) over the run; this is held at 0.3, whatever the
+    number of steps, the batch size, the clip norm and the noise.
+
+    Example:
+        >>> from privada import defaults
+        >>> defaults.learning_rate(900)
+        0.01
+    """
+    return _DRIFT / math.sqrt(whole("steps", steps))
+
+
+@dataclass(frozen=True)
+class Defaults:
+    """A method, and how long and in which batches to train with it."""
+
+    method: Method
+    batch_size: float
+    epochs: float
+
+    def steps_on(self, records: int) -> int:
+        """Return the number of steps on so many records."""
+        return math.ceil(self.epochs * records / self.batch_size)
+
+
+def settings(
+    records: int,
+    *,
+    batch: float | None = None,
+    epochs: float | None = None,
+    clip: float | None = None,
+    lr: float | None = None,
+) -> Defaults:
+    """Return what to train with where nothing, or not all, is said.
+
+    Guarantee: it depends on the number of records and on what is said alone, all of it public.
+
+    Example:
+        >>> from privada import defaults
+        >>> defaults.settings(60_000).method.describe()
+        'dp-adam-wosm (clip=0.5, lr=0.007155, beta1=0.9, eps=1e-08)'
+
+    Reference: The Role of Adaptive Optimizers for Honest Private Hyperparameter Selection (001),
+    Section 6, for a method whose step size follows from the noise.
+    """
+    size = float(batch_size(records)) if batch is None else positive("batch_size", batch)
+    length = EPOCHS if epochs is None else positive("epochs", epochs)
+    steps = math.ceil(length * records / size)
+    rate = float(f"{learning_rate(steps):.4g}") if lr is None else positive("lr", lr)
+    bound = CLIP if clip is None else positive("clip", clip)
+    return Defaults(DPAdamWOSM(lr=rate, clip=bound), size, length)
