@@ -151,6 +151,7 @@ def test_a_search_of_scikit_learn_is_charged_on_a_ledger(tmp_path):
         ({"lr": 0}, "lr"),
         ({"clip": -1}, "clip"),
         ({"method": "magic"}, "method"),
+        ({"method": "adadps"}, "side information"),
         ({"method": pv.methods.DPSGD(lr=1.0), "lr": 2.0}, "left out"),
         ({"model": "forest"}, "linear"),
         ({"random_state": -1}, "random_state"),

@@ -1,10 +1,12 @@
 """Settings that need no tuning: from the number of records and the budget, both public."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from typing import Any
 
+from privada.core.errors import ArgumentError
 from privada.core.validation import positive, whole
-from privada.methods import DPAdamWOSM, Method
+from privada.methods import DPAdamWOSM, Method, get
 
 EPOCHS = 30.0
 # How far noise alone moves a weight over a whole run, and where gradients are clipped.
@@ -40,6 +42,35 @@ def learning_rate(steps: int) -> float:
         0.01
     """
     return _DRIFT / math.sqrt(whole("steps", steps))
+
+
+def named(name: str, **settings: Any) -> Method:
+    """Return a method by its name, with some settings; those left out or None are its own.
+
+    Edge cases: a setting that it does not have, and a method that needs side information, are
+    refused in words.
+
+    Example:
+        >>> from privada import defaults
+        >>> defaults.named("dp-sgd", lr=0.5, clip=None).describe()
+        'dp-sgd (clip=1.0, lr=0.5)'
+    """
+    kind: Any = get(name)
+    given = {key: value for key, value in settings.items() if value is not None}
+    known = sorted(each.name for each in fields(kind))
+    unknown = sorted(set(given) - set(known))
+    if unknown:
+        raise ArgumentError(
+            f"Expected settings of {name} ({', '.join(known)}), got {', '.join(unknown)}."
+        )
+    try:
+        method: Method = kind(**given)
+    except TypeError as error:
+        raise ArgumentError(
+            f"Expected a method that needs nothing but settings, got {name}: {error}. Make it in "
+            "Python, with its side information."
+        ) from error
+    return method
 
 
 @dataclass(frozen=True)

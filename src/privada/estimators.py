@@ -19,7 +19,7 @@ from privada.accounting import Budget, Ledger, Statement
 from privada.core.errors import ArgumentError
 from privada.core.randomness import make_bits
 from privada.core.validation import whole
-from privada.methods import Method, get
+from privada.methods import Method
 from privada.models import Architecture
 from privada.noise.hidden import hidden_generator
 from privada.selection.planning import default_delta
@@ -101,9 +101,7 @@ class _Private(BaseEstimator):  # type: ignore[misc]
         usual = defaults.settings(records, clip=self.clip, lr=self.lr, **given)
         if self.method is None or self.method == "dp-adam-wosm":
             return usual
-        said = {"lr": self.lr, "clip": self.clip}
-        kind = get(self.method)
-        method = kind(**{name: value for name, value in said.items() if value is not None})
+        method = defaults.named(self.method, lr=self.lr, clip=self.clip)
         return defaults.Defaults(method, usual.batch_size, usual.epochs)
 
     def _inputs(self, inputs: Any, *, fitting: bool) -> Any:

@@ -166,7 +166,7 @@ def tune(
         typer.Option("--set", help="Values to choose among, such as lr=0.1,1,10; may be repeated."),
     ] = None,
     batch_size: Annotated[
-        float | None, typer.Option(help="Expected records in a step. Default: about 4 sqrt(n).")
+        float | None, typer.Option(help="Expected records in a step. Default: about 5 sqrt(n).")
     ] = None,
     epochs: Annotated[
         float | None, typer.Option(help="Passes over the training records. Default: 30.")

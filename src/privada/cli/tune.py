@@ -2,7 +2,7 @@
 
 import json
 import math
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.table import Table as Shown
 from torch import nn
 
-from privada import charts, tables
+from privada import charts, defaults, tables
 from privada.accounting import Budget
 from privada.cli.folders import new_folder, refuse_taken
 from privada.core.errors import ArgumentError
@@ -22,12 +22,12 @@ from privada.selection.planning import default_delta
 from privada.selection.prices import WAYS, cost_of
 from privada.selection.search import Selection, select
 
-# What is chosen among where nothing is said: rates a factor of three apart, for either family.
-_RATES = {True: (0.001, 0.003, 0.01, 0.03, 0.1), False: (0.1, 0.3, 1.0, 3.0, 10.0, 30.0)}
-_CLIPS = (0.1, 0.5, 1.0)
+# What is chosen among where nothing is said. Methods whose steps have a size of their own take
+# rates around the default one; for the others they go a long way.
 _OWN_STEP_SIZE = ("dp-adam", "dp-adam-wosm", "dp-adam-bc", "dp-rmsprop", "dp-adagrad")
-_OF_THE_RUN = ("batch_size", "epochs", "steps", "hidden")
-_EPOCHS, _HIDDEN = 30.0, 64
+_RATES = (0.1, 0.3, 1.0, 3.0, 10.0, 30.0)
+_CLIPS = (0.1, 0.5, 1.0)
+_HIDDEN = 64
 
 
 @dataclass(frozen=True)
@@ -58,21 +58,7 @@ class Recipe:
         **settings: Any,
     ) -> Candidate:
         """Return the candidate of some settings; those not of the run are the method's."""
-        kind = get(self.method)
-        known = {each.name for each in fields(kind)}
-        unknown = sorted(set(settings) - known)
-        if unknown:
-            raise ArgumentError(
-                f"Expected settings of {self.method} ({', '.join(sorted(known))}) or of the run "
-                f"({', '.join(_OF_THE_RUN)}), got {', '.join(unknown)}."
-            )
-        try:
-            method = kind(**settings)
-        except TypeError as error:
-            raise ArgumentError(
-                f"Expected a method that needs no side information, got {self.method}: {error}. "
-                "Use it from Python."
-            ) from error
+        method = defaults.named(self.method, **settings)
         length = self.epochs if epochs is None and steps is None else epochs
         return Candidate(
             self.architecture(hidden).build(),
@@ -111,15 +97,19 @@ def _value(text: str) -> Any:
         return text.strip()
 
 
-def default_batch_size(records: int) -> int:
-    """Return about four times the root of the number of records, as a power of two.
+def default_grid(method: str, steps: int) -> dict[str, list[Any]]:
+    """Return what to choose among where nothing is said.
 
     Example:
-        >>> from privada.cli.tune import default_batch_size
-        >>> default_batch_size(60_000), default_batch_size(100)
-        (1024, 32)
+        >>> from privada.cli.tune import default_grid
+        >>> default_grid("dp-adam-wosm", steps=900)
+        {'lr': [0.003, 0.01, 0.03], 'clip': [0.1, 0.5, 1.0]}
     """
-    return int(min(max(1, records // 3), 2 ** round(math.log2(4 * math.sqrt(records)))))
+    rates = list(_RATES)
+    if method in _OWN_STEP_SIZE:
+        usual = defaults.learning_rate(steps)
+        rates = [float(f"{factor * usual:.3g}") for factor in (0.3, 1.0, 3.0)]
+    return {"lr": rates, "clip": list(_CLIPS)}
 
 
 @dataclass(frozen=True)
@@ -168,11 +158,12 @@ def run_tune(
         model=model,
         inputs=len(encoded.names),
         outputs=outputs,
-        batch_size=default_batch_size(records) if batch_size is None else batch_size,
-        epochs=_EPOCHS if epochs is None else epochs,
+        batch_size=defaults.batch_size(records) if batch_size is None else batch_size,
+        epochs=defaults.EPOCHS if epochs is None else epochs,
         hidden=_HIDDEN if hidden is None else hidden,
     )
-    grid = parsed(choices) or {"lr": list(_RATES[method in _OWN_STEP_SIZE]), "clip": list(_CLIPS)}
+    steps = math.ceil(recipe.epochs * records * (1 - validation) / recipe.batch_size)
+    grid = parsed(choices) or default_grid(method, max(1, steps))
     found = select(
         recipe,
         encoded.data,
@@ -235,6 +226,7 @@ def to_dict(tuned: Tuned) -> dict[str, Any]:
         "expected_runs": found.price.runs,
         "candidates": found.candidates,
         "grid": tuned.grid,
+        "prices": prices_of(found),
         "tried": [{"settings": each.settings, "score": each.score} for each in found.tried],
         "epsilon": found.epsilon(),
         "model": {"kind": tuned.architecture.kind, "inputs": tuned.architecture.inputs},
