@@ -2,6 +2,8 @@
 
 import json
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 
@@ -18,6 +20,16 @@ app = typer.Typer(
     add_completion=True,
     pretty_exceptions_enable=False,
 )
+
+
+@contextmanager
+def _stoppable(advice: str) -> Iterator[None]:
+    """Turn Ctrl-C into one line and exit code 130."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        typer.echo(f"privada: stopped. What was charged stays charged. {advice}", err=True)
+        raise typer.Exit(130) from None
 
 
 @app.callback()
@@ -145,6 +157,102 @@ app.command()(schema)
 
 
 @app.command()
+def train(
+    table: Annotated[
+        Path, typer.Argument(help="A table: .csv, .jsonl, .npz, .parquet or .txt, also compressed.")
+    ],
+    output: Annotated[Path, typer.Option(help="A new folder for everything that comes of it.")],
+    epsilon: Annotated[float | None, typer.Option(help="What the run may cost.")] = None,
+    target: Annotated[
+        str | None, typer.Option(help="The column to predict; not needed with --schema.")
+    ] = None,
+    schema: Annotated[
+        str | None,
+        typer.Option(
+            help="What the columns are; `privada schema` drafts one. Without it, text is hashed "
+            "and bounds of numbers are estimated by a query, charged within --epsilon."
+        ),
+    ] = None,
+    classes: Annotated[
+        list[str] | None,
+        typer.Option("--class", help="A class that the target can have; repeat for each."),
+    ] = None,
+    delta: Annotated[
+        float | None,
+        typer.Option(help="The budget's delta. Default: the largest power of ten below n^-1.1."),
+    ] = None,
+    method: Annotated[str | None, typer.Option(help="How to train. Default: dp-adam-wosm.")] = None,
+    model: Annotated[
+        str | None,
+        typer.Option(help="linear, mlp, or module:factory for a torch model. Default: linear."),
+    ] = None,
+    hidden: Annotated[
+        list[int] | None, typer.Option(help="Width of a hidden layer of an mlp; repeat for more.")
+    ] = None,
+    batch_size: Annotated[
+        float | None, typer.Option(help="Expected records in a step. Default: about 5 sqrt(n).")
+    ] = None,
+    epochs: Annotated[float | None, typer.Option(help="Passes. Default: 30.")] = None,
+    lr: Annotated[
+        float | None, typer.Option(help="Learning rate. Default: 0.3 / sqrt(steps).")
+    ] = None,
+    clip: Annotated[float | None, typer.Option(help="Clip norm. Default: 0.5.")] = None,
+    public_rows: Annotated[
+        str | None,
+        typer.Option(
+            help="column=value of rows that are public: not trained on, but used for metrics."
+        ),
+    ] = None,
+    unit: Annotated[str | None, typer.Option(help="What a row stands for, in words.")] = None,
+    ledger: Annotated[
+        str | None, typer.Option(help="The data set's ledger. Default: a new one in the folder.")
+    ] = None,
+    config: Annotated[
+        Path | None, typer.Option(help="A TOML file with the same names; options win.")
+    ] = None,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Go on with the stopped run in --output.")
+    ] = False,
+    seed: Annotated[
+        int | None, typer.Option(help="Makes it reproducible, and not private.")
+    ] = None,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print the result as JSON and nothing else.")
+    ] = False,
+) -> None:
+    """Train a model on a private table, and write it with its bill to a folder.
+
+    With only a table, a target and an epsilon, settings follow
+    from the number of rows. Nothing is found out from private
+    values without being charged.
+
+    $ privada train patients.csv --target sick --epsilon 1
+    --output model
+
+    Ctrl-C stops it cleanly; --resume goes on.
+    """
+    from privada.cli.train import merged, run_train, show, to_dict
+
+    wanted = merged(
+        config,
+        {
+            "epsilon": epsilon, "target": target, "schema": schema, "classes": classes,
+            "delta": delta, "method": method, "model": model, "hidden": hidden,
+            "batch_size": batch_size, "epochs": epochs, "lr": lr, "clip": clip,
+            "public_rows": public_rows, "unit": unit, "ledger": ledger, "seed": seed,
+        },
+    )  # fmt: skip
+    with _stoppable("Go on with --resume."):
+        trained = run_train(
+            table, wanted, output, resume=resume, progress=not as_json and sys.stdout.isatty()
+        )
+    if as_json:
+        typer.echo(json.dumps(to_dict(trained), indent=2))
+    else:
+        show(trained, output, Console())
+
+
+@app.command()
 def tune(
     table: Annotated[
         Path, typer.Argument(help="A table: .csv, .jsonl, .npz, .parquet or .txt, also compressed.")
@@ -220,27 +328,28 @@ def tune(
     """
     from privada.cli.tune import run_tune, show, to_dict
 
-    tuned = run_tune(
-        table,
-        schema=schema,
-        epsilon=epsilon,
-        delta=delta,
-        method=method,
-        model=model,
-        choices=choices or [],
-        batch_size=batch_size,
-        epochs=epochs,
-        hidden=hidden,
-        how=how,
-        candidates=candidates,
-        validation=validation,
-        ledger=ledger,
-        state=state,
-        output=output,
-        jobs=jobs,
-        seed=seed,
-        progress=not as_json and sys.stdout.isatty(),
-    )
+    with _stoppable("The same command goes on if it has --state."):
+        tuned = run_tune(
+            table,
+            schema=schema,
+            epsilon=epsilon,
+            delta=delta,
+            method=method,
+            model=model,
+            choices=choices or [],
+            batch_size=batch_size,
+            epochs=epochs,
+            hidden=hidden,
+            how=how,
+            candidates=candidates,
+            validation=validation,
+            ledger=ledger,
+            state=state,
+            output=output,
+            jobs=jobs,
+            seed=seed,
+            progress=not as_json and sys.stdout.isatty(),
+        )
     if as_json:
         typer.echo(json.dumps(to_dict(tuned), indent=2))
     else:
