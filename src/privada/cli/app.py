@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from privada.cli.ledger import ledger
 from privada.cli.schema import schema
 from privada.core.errors import PrivadaError
 
@@ -154,6 +155,7 @@ def plan(
 
 
 app.command()(schema)
+app.command()(ledger)
 
 
 @app.command()

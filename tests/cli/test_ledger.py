@@ -1,0 +1,86 @@
+"""`privada ledger`: the account of a data set."""
+
+import json
+import sys
+from types import SimpleNamespace
+
+import pytest
+
+import privada as pv
+from privada.accounting import epsilon_of, events
+from privada.cli.app import main
+
+STEP, LOOK = events.poisson(0.01, 2.0), events.gaussian(20.0)
+
+
+@pytest.fixture
+def path(tmp_path):
+    ledger = pv.Ledger(tmp_path / "l.db", pv.Budget(3.0, 1e-5), dataset="patients")
+    ledger.charge({STEP: 500}, run="first")
+    ledger.charge({LOOK: 1}, run="bounds", purpose="statistics")
+    return tmp_path / "l.db"
+
+
+@pytest.fixture
+def command(monkeypatch, capsys):
+    def run(*arguments):
+        monkeypatch.setattr(sys, "argv", ["privada", "ledger", *map(str, arguments)])
+        with pytest.raises(SystemExit) as stopped:
+            main()
+        shown = capsys.readouterr()
+        return SimpleNamespace(code=stopped.value.code, out=shown.out, err=shown.err)
+
+    return run
+
+
+def test_it_says_what_was_spent_and_what_is_left(path, command, tmp_path):
+    result = command(path, "--json", "--export", tmp_path / "e.json")
+    found = json.loads(result.out)
+    ledger = pv.Ledger(path)
+    assert found["spent"] == ledger.epsilon()
+    assert found["left"] == 3.0 - ledger.epsilon()
+    assert found["runs"]["first"] == epsilon_of({STEP: 500}, 1e-5)
+    assert [each["count"] for each in found["charges"]] == [500, 1]
+    assert json.loads((tmp_path / "e.json").read_text()) == found
+    words = command(path).out
+    assert "patients: epsilon" in words
+    assert "statistics" in words
+
+
+def test_another_delta(path, command):
+    found = json.loads(command(path, "--json", "--delta", "1e-7").out)
+    assert found["spent"] > pv.Ledger(path).epsilon()
+    assert found["left"] is None
+
+
+def test_a_ledger_without_a_limit(tmp_path, command):
+    pv.Ledger(tmp_path / "l.db").charge({STEP: 1}, run="a")
+    assert "--delta" in command(tmp_path / "l.db").err
+    assert "no limit" in command(tmp_path / "l.db", "--delta", "1e-5").out
+
+
+@pytest.mark.parametrize("content", [None, b"", b"rubbish" * 100])
+def test_what_is_no_ledger_is_one_line_and_stays_as_it_is(content, tmp_path, command):
+    path = tmp_path / "x"
+    if content is not None:
+        path.write_bytes(content)
+    result = command(path)
+    assert result.code == 2
+    assert len(result.err.strip().splitlines()) == 1
+    assert (path.read_bytes() if path.exists() else None) == content
+
+
+def test_damage_is_noticed(path, command):
+    content = bytearray(path.read_bytes())
+    place = content.find(b"noise_multiplier")
+    content[place + 20] ^= 1
+    path.write_bytes(content)
+    result = command(path)
+    assert result.code == 2
+    assert "malformed" in result.err or "damaged" in result.err
+
+
+def test_an_export_is_not_overwritten(path, command, tmp_path):
+    (tmp_path / "e.json").write_text("mine")
+    assert command(path, "--export", tmp_path / "e.json").code == 2
+    assert (tmp_path / "e.json").read_text() == "mine"
