@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.utils._pytree import tree_map
 
 from privada import data
 from privada.accounting import Ledger, events
@@ -64,6 +65,7 @@ class Score:
                 f"Expected low < high, got low={self.low!r}, high={self.high!r}. They are the "
                 "least and the greatest score that a record can have."
             )
+        real("high - low", self.span)
 
     @property
     def span(self) -> float:
@@ -80,20 +82,46 @@ class Score:
         return self.low + merit if self.greater else self.high - merit
 
     def check(self, model: nn.Module, example: Batch) -> None:
-        """Raise if scores of made-up examples have a wrong shape or are beyond the bounds."""
+        """Raise if scores of made-up examples are wrong in shape, out of bounds or of each other.
+
+        Were a record's score another one beside others than alone, one record more could move the
+        sum by more than the span.
+        """
         try:
             with torch.no_grad(), torch.random.fork_rng(devices=[]):
-                found = self.each(call(model, example.inputs), example.targets)
+                outputs = call(model, example.inputs)
+                found = self.each(outputs, example.targets)
+                first = call(model, _row(example.inputs, 0))
+                alone = [
+                    self.each(_row(outputs, i), _row(example.targets, i))
+                    for i in range(example.size)
+                ]
         except Exception as error:
             raise ArgumentError(
                 f"Expected the score {self.name!r} to accept the model's outputs and the targets, "
                 f"but on made-up examples it failed with: {error}."
             ) from error
-        shape = tuple(getattr(found, "shape", ()))
-        if shape != (example.size,):
+        wanted = [(example.size,)] + [(1,)] * example.size
+        for each, shape in zip([found, *alone], wanted, strict=True):
+            if not isinstance(each, Tensor) or tuple(each.shape) != shape:
+                got = tuple(each.shape) if isinstance(each, Tensor) else type(each).__name__
+                raise ArgumentError(
+                    f"Expected the score {self.name!r} to be one number for each of {shape[0]} "
+                    f"examples, got shape {got}. Return a tensor, without averaging over examples "
+                    "or squeezing a batch of one."
+                )
+        if isinstance(first, Tensor) and first.shape != _row(outputs, 0).shape:
             raise ArgumentError(
-                f"Expected the score {self.name!r} to be one number for each of {example.size} "
-                f"examples, got shape {shape}. Return a tensor, without averaging over examples."
+                f"Expected the model to return shape {tuple(_row(outputs, 0).shape)} for a single "
+                f"example, got {tuple(first.shape)}. Do not squeeze a batch of one."
+            )
+        if not torch.isclose(
+            torch.cat(alone).double(), found.double(), rtol=1e-3, atol=1e-5, equal_nan=True
+        ).all():
+            raise ArgumentError(
+                f"Expected the score {self.name!r} of an example to be the same beside others and "
+                "alone, but on made-up examples it is not. Score each example by itself, without "
+                "ranks, medians or averages over the others."
             )
         finite = found[torch.isfinite(found)].double()
         if bool(((finite < self.low) | (finite > self.high)).any()):
@@ -103,6 +131,10 @@ class Score:
                 f"{self.name!r} of made-up examples is between {low:g} and {high:g}. Give bounds "
                 "that scores keep to, or clamp them: noise is scaled to the bounds."
             )
+
+
+def _row(values: Any, index: int) -> Any:
+    return tree_map(lambda t: t[index : index + 1], values)
 
 
 def _right(outputs: Tensor, targets: Tensor) -> Tensor:

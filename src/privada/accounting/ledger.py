@@ -152,6 +152,11 @@ class Ledger:
         """The path as it was given, for people to read."""
         return self._storage.name
 
+    @property
+    def identity(self) -> str:
+        """What no other ledger has; a copy of the file has it too."""
+        return self._storage.facts["id"]
+
     def in_use_here(self) -> bool:
         """Return whether this very thread is in the middle of using it, as a signal handler may be.
 
@@ -248,17 +253,45 @@ class Ledger:
             self._runs.setdefault(run, _Account()).renew(own)
         self._version = version
 
-    def give(self, label: str, digest: str) -> None:
+    def hold(self, label: str) -> str:
+        """Take over, durably, what is to be given out under a label; return a proof for `give`.
+
+        Guarantee: whoever held it before, in whichever process, can give out nothing more under
+        the label. That does not depend on what either of them has found.
+        """
+        label, proof = words("label", label), os.urandom(16).hex()
+        with self._storage.writing("write to") as connection:
+            self._storage.hold(connection, label, proof)
+        return proof
+
+    def check_held(self, label: str, proof: str) -> None:
+        """Raise unless nobody has taken a label over since `hold` returned this proof."""
+        with self._storage.reading() as connection:
+            self._refuse_former(connection, words("label", label), proof)
+
+    def _refuse_former(self, connection: sqlite3.Connection, label: str, proof: str) -> None:
+        if self._storage.holder(connection, label) != proof:
+            raise LedgerError(
+                f"Expected to be the only one at {label!r}, but ledger {self.name!r} says that it "
+                "was taken over since, by another process or from a copy of its files. That one "
+                "goes on; nothing was given out here."
+            )
+
+    def give(self, label: str, digest: str, *, held: tuple[str, str] | None = None) -> None:
         """Note, durably, that the result with this digest is given out under a label.
+
+        `held` is a label that must still be held, and the proof that `hold` returned for it.
 
         Guarantee: under one label one result is ever given out, by whichever process and from
         whichever copy of its files. To give out the same result again is allowed.
 
         Raises:
-            LedgerError: another result was given out under the label.
+            LedgerError: another result was given out under the label, or it was taken over.
         """
         label, digest = words("label", label), words("digest", digest)
         with self._storage.writing("write to") as connection:
+            if held is not None:
+                self._refuse_former(connection, *held)
             before = self._storage.give(connection, label, digest)
         if before != digest:
             raise LedgerError(

@@ -104,6 +104,10 @@ def _seal(*fields: object) -> str:
     return hashlib.sha256(repr(fields).encode()).hexdigest()[:32]
 
 
+def _holding(label: str) -> str:
+    return f"{label}, held by"
+
+
 def _checked(path: str | os.PathLike[str]) -> Path:
     """Return the absolute path, so that a change of folder does not change the ledger."""
     if str(path) == ":memory:":
@@ -479,6 +483,17 @@ class Storage:
         connection.execute(_GIVEN)
         connection.execute("INSERT INTO given VALUES (?, ?)", (label, digest))
         return digest
+
+    @staticmethod
+    def hold(connection: sqlite3.Connection, label: str, holder: str) -> None:
+        """Note who is at what will be given out under a label, whoever was before."""
+        connection.execute(_GIVEN)
+        connection.execute("INSERT OR REPLACE INTO given VALUES (?, ?)", (_holding(label), holder))
+
+    @staticmethod
+    def holder(connection: sqlite3.Connection, label: str) -> str | None:
+        """Return who was the last to hold a label, None if nobody was."""
+        return Storage.given(connection, _holding(label))
 
     @staticmethod
     def given(connection: sqlite3.Connection, label: str) -> str | None:

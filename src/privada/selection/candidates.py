@@ -1,8 +1,9 @@
 """One candidate: everything public that a private run needs."""
 
+import copy
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -89,7 +90,11 @@ Recipe = Callable[..., Candidate]
 
 
 def made(recipe: Recipe, settings: Settings, bits: Bits) -> Candidate:
-    """Return the candidate of some settings, its weights drawn from `bits`."""
+    """Return the candidate of some settings, its weights drawn from `bits`.
+
+    Guarantee: its model is its own. Whatever the recipe keeps, and however often it returns it, is
+    not trained, so that no run starts from what another one has learnt.
+    """
     with hidden_generator(bits, torch.device("cpu")):
         try:
             candidate: Any = recipe(**settings)
@@ -104,7 +109,15 @@ def made(recipe: Recipe, settings: Settings, bits: Bits) -> Candidate:
         raise ArgumentError(
             f"Expected the recipe to return a pv.selection.Candidate, got {type(candidate)}."
         )
-    return candidate
+    try:
+        model, loss = copy.deepcopy((candidate.model, candidate.loss))
+    except Exception as error:  # whatever a user's module raises
+        raise ArgumentError(
+            "Expected a model and a loss that copy.deepcopy can copy, so that no run starts from "
+            f"what another one has learnt, but it failed with: {error}. With weight normalisation, "
+            "use torch.nn.utils.parametrizations.weight_norm."
+        ) from error
+    return replace(candidate, model=model, loss=loss)
 
 
 def charges_of(candidate: Candidate, population: int, sampling: str) -> Callable[[float], Tally]:

@@ -3,30 +3,41 @@
 import copy
 import hashlib
 import logging
+import math
 import os
+import re
 import threading
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import torch
 from joblib import Parallel, delayed, effective_n_jobs
-from torch import nn
+from torch import Tensor, nn
 
 from privada import data as private_data
 from privada.accounting import Budget, Ledger, Statement, events
 from privada.accounting.events import Tally
 from privada.accounting.ledger import Prepaid
-from privada.core.errors import ArgumentError, LedgerError
+from privada.core.errors import (
+    ArgumentError,
+    BudgetExceeded,
+    LedgerError,
+    ModelError,
+    PrivadaError,
+)
 from privada.core.randomness import SeededBits, integers, make_bits, words
 from privada.core.validation import one_of, whole
 from privada.core.validation import words as printable
 from privada.noise import GaussianNoise
+from privada.noise.hidden import hidden_generator
 from privada.run import SAMPLING
 from privada.scores import Score, Scorer, accuracy, public_score
 from privada.selection import state as states
-from privada.selection.candidates import Recipe, charges_of, made
+from privada.selection.candidates import Candidate, Recipe, charges_of, made
 from privada.selection.prices import Price
 from privada.selection.spaces import Settings, candidates_of
 from privada.selection.split import Split, split
@@ -36,7 +47,18 @@ from privada.selection.terms import Terms, agree
 from privada.training import Trainer
 
 _log = logging.getLogger("privada.selection")
-_alone = threading.Lock()
+# What says nothing of a run, and may be gone the next time.
+_NOT_ITS_FAULT = (OSError, MemoryError, torch.OutOfMemoryError)
+_alone = threading.RLock()
+
+
+def _new_lock() -> None:
+    """In a forked child, while it has one thread: nobody here holds the lock."""
+    global _alone
+    _alone = threading.RLock()
+
+
+os.register_at_fork(after_in_child=_new_lock)
 
 
 @dataclass(frozen=True)
@@ -117,13 +139,23 @@ class _Search:
     seed: int | None
     dataset: str
     unit: str
+    sources: tuple[str, ...]
+    private: bool
 
     def bits(self, stream: str) -> Any:
         return make_bits(self.seed, stream)
 
-    def trainer(self, index: int, run: str, ledger: Ledger) -> Trainer:
+    def origin(self, run: str) -> int:
+        """Return a number that the first weights of a run are drawn from."""
+        return int(words(self.bits(f"{run} weights"), 1)[0] >> 1)
+
+    def made(self, index: int, origin: int) -> Candidate:
+        """Return a candidate as it is before training: the same for the same origin."""
+        return made(self.recipe, self.candidates[index], SeededBits(origin, "weights"))
+
+    def trainer(self, index: int, run: str, origin: int, ledger: Ledger) -> Trainer:
         """Return the trainer of one run: made, and not yet a record looked at."""
-        candidate = made(self.recipe, self.candidates[index], self.bits(f"{run} weights"))
+        candidate = self.made(index, origin)
         seed = None if self.seed is None else int(words(self.bits(f"{run} seed"), 1)[0] >> 1)
         return Trainer(
             candidate.model,
@@ -144,35 +176,60 @@ class _Search:
 
     def records(self, model: nn.Module) -> private_data.Records:
         """Return the records that scores are of."""
-        first = next(model.parameters())
+        first = next(each for each in model.parameters() if each.requires_grad)
         return private_data.load(self.parts.scored, first.dtype, first.device)
+
+    def public_score(self, model: nn.Module, records: private_data.Records, run: str) -> float:
+        """Return a model's score on public records."""
+        with hidden_generator(self.bits(f"{run} model"), next(model.parameters()).device):
+            return public_score(self.score, model, records)
 
     def check(self, index: int) -> None:
         """Raise what can be wrong with a candidate, before anything is charged."""
-        trainer = self.trainer(index, "trial", Prepaid({}, self.dataset))
-        model = trainer.model
-        try:
-            model.eval()
-            self.score.check(model, private_data.made_up(self.records(model)).dense())
-        finally:
-            model.train()
+        origin = self.origin("trial")
+        model = self.trainer(index, "trial", origin, Prepaid({}, self.dataset)).model
+        model.eval()
+        records = self.records(model)
+        self.score.check(model, private_data.made_up(records).dense())
+        if self.parts.public and index == 0:  # they may be looked at as they are
+            self.public_score(model, records, "trial")
+        self.model(Outcome(index, math.nan, 0.0, _values(model), origin))
 
     def attempt(self, number: int, index: int) -> tuple[int, Outcome]:
         """Run one candidate within what was paid for it, and return its outcome.
 
         Threads of one process take turns: torch has one state of random numbers for all of them.
+        Warnings were given when the candidate was tried; here they would tell that it runs. A run
+        that fails, as one that diverges may, has the worst score there is: to stop for it would
+        tell of a run that is not the best.
         """
-        with _alone:
-            return self._attempt(number, index)
+        with _alone, warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            try:
+                return self._attempt(number, index)
+            except PrivadaError:
+                raise
+            except _NOT_ITS_FAULT as error:
+                if self.terms.all_released:
+                    raise
+                kind = type(error).__name__
+            except Exception:  # whatever a user's model and loss raise
+                return number, self.failed(index)
+        # outside the handler, or Python would show the first exception beside it
+        raise ModelError(
+            f"Expected enough memory and disk space for every run, but one ended with {kind}. "
+            "Which one, and of which candidate, stays secret. With state= the search can go on."
+        )
 
     def _attempt(self, number: int, index: int) -> tuple[int, Outcome]:
         run = f"run {number}"
         account = Prepaid(self.terms.allowance(index), self.dataset)
-        trainer = self.trainer(index, run, account).fit()
+        origin = self.origin(run)
+        trainer = self.trainer(index, run, origin, account).fit()
         model = trainer.model
         records = self.records(model)
         if self.terms.score_noise is None:
-            value, std = public_score(self.score, model, records), 0.0
+            value, std = self.public_score(model, records, run), 0.0
         else:
             scorer = Scorer(
                 records,
@@ -185,20 +242,28 @@ class _Search:
             )
             released = scorer.query(model, self.terms.score_noise)
             value, std = released.value, released.std
-        parameters = {k: v.detach().cpu().clone() for k, v in model.state_dict().items()}
-        return number, Outcome(index, value, std, parameters)
+        return number, Outcome(index, value, std, _values(model), origin)
 
     def untrained(self, index: int) -> Outcome:
         """Return a candidate that was never trained, for a search of no runs."""
-        model = made(self.recipe, self.candidates[index], self.bits("untrained")).model
-        parameters = {k: v.detach().cpu().clone() for k, v in model.state_dict().items()}
-        return Outcome(index, float("nan"), 0.0, parameters)
+        origin = self.origin("untrained")
+        return Outcome(index, math.nan, 0.0, _values(self.made(index, origin).model), origin)
+
+    def failed(self, index: int) -> Outcome:
+        """Return the outcome of a run that failed: untrained, and no other is worse."""
+        worst = -math.inf if self.score.greater else math.inf
+        return replace(self.untrained(index), score=worst)
 
     def model(self, outcome: Outcome) -> nn.Module:
         """Return the model of an outcome."""
-        settings = self.candidates[outcome.candidate]
-        model = made(self.recipe, settings, self.bits("shell")).model
-        model.load_state_dict(outcome.parameters)
+        model = self.made(outcome.candidate, outcome.origin).model
+        try:
+            model.load_state_dict(outcome.parameters)
+        except RuntimeError as error:
+            raise ArgumentError(
+                "Expected a recipe that makes the same model each time it is called with the same "
+                f"settings, but what one was trained to does not fit the next: {error}"
+            ) from error
         return model
 
     def better(self, one: Outcome, other: Outcome) -> Outcome:
@@ -206,8 +271,11 @@ class _Search:
         ahead = other.score > one.score if self.score.greater else other.score < one.score
         return other if ahead else one
 
-    def fingerprint(self, described: list[str]) -> str:
-        """Return a digest of everything that decides the search, none of it private."""
+    def fingerprint(self, described: list[str], ledger: Ledger) -> str:
+        """Return a digest of everything that decides the search, none of it private.
+
+        Functions are known by their names: where they lie in memory changes with the process.
+        """
         facts = (
             self.candidates,
             described,
@@ -217,12 +285,27 @@ class _Search:
             self.terms.delta,
             self.parts.population,
             self.parts.scored_population,
-            self.score.name,
+            self.parts.words,
+            (self.score.name, self.score.low, self.score.high, self.score.greater),
             self.sampling,
             self.seed,
             self.dataset,
+            ledger.identity,
         )
-        return hashlib.sha256(repr(facts).encode()).hexdigest()
+        text = re.sub(r" at 0x[0-9a-fA-F]+", "", repr(facts))
+        return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _values(model: nn.Module) -> dict[str, Tensor]:
+    """Return a copy of a model's parameters and buffers."""
+    found = model.state_dict()
+    others = [name for name, value in found.items() if not isinstance(value, Tensor)]
+    if others:
+        raise ModelError(
+            f"Expected a model whose state is tensors alone, got {others}, which could carry "
+            "anything of the data. Remove get_extra_state."
+        )
+    return {name: value.detach().cpu().clone() for name, value in found.items()}
 
 
 def select(
@@ -284,9 +367,12 @@ def select(
     resumed from `state` is charged once, and gives out one result, whoever copies the file.
 
     Edge cases: where candidates differ in cost, the dearest decides the price, and with a budget
-    each gets the noise that it needs. A failing candidate raises before anything is charged. With
-    Poisson stopping there may be no run at all. How long a search takes hints at the secret number
-    of runs: do not publish it.
+    each gets the noise that it needs. A candidate that fails on made-up examples raises before
+    anything is charged; a run that fails later, as one that diverges may, counts as the worst. What
+    a recipe returns is copied, so it may keep a model and return it again. With Poisson stopping
+    there may be no run at all. How long a search takes hints at the secret number of runs, and so
+    does whatever a recipe or a score prints: do not publish it. Two calls on one state at a time:
+    the later one goes on, and the earlier one is refused.
 
     Example:
         >>> import privada as pv, torch
@@ -334,9 +420,16 @@ def select(
         lambda: make_bits(seed, "split"),
         None if before is None else before.mask,
     )
-    pool = [made(recipe, each, SeededBits(0, "pool")) for each in settings]
+    charges, described, sources, private = [], [], [], True
+    for each in settings:  # one at a time: models may be large
+        candidate = made(recipe, each, SeededBits(0, "pool"))
+        charges.append(charges_of(candidate, parts.population, sampling))
+        described.append(candidate.describe())
+        shape_of = candidate.method.parts(1).geometry
+        sources.append(shape_of.source)
+        private = private and shape_of.private
     terms = agree(
-        [charges_of(each, parts.population, sampling) for each in pool],
+        charges,
         how=how,
         mean=candidates,
         shape=shape,
@@ -346,13 +439,23 @@ def select(
         score_noise=score_noise,
         scored=not parts.public,
     )
-    search = _Search(recipe, settings, terms, parts, score, sampling, seed, opened.dataset, unit)
+    search = _Search(
+        recipe, settings, terms, parts, score, sampling, seed, opened.dataset, unit,
+        tuple(dict.fromkeys(filter(None, sources))), private,
+    )  # fmt: skip
     for index in range(len(settings)):
         search.check(index)
-    fingerprint = search.fingerprint([each.describe() for each in pool])
+    fingerprint = search.fingerprint(described, opened)
+    if before is not None:
+        states.refuse_other(before, fingerprint, state)
     now = before or _begun(search, fingerprint)
-    states.refuse_other(now, fingerprint, state)
-    return _go_on(search, now, opened, budget, state, n_jobs, progress)
+    try:
+        _pay(search, now, opened, budget, state)
+    except BudgetExceeded:
+        if before is None:  # nothing was begun: leave nothing that tells what would have been
+            states.remove(state)
+        raise
+    return _go_on(search, now, opened, state, n_jobs, progress)
 
 
 def _opened(
@@ -384,21 +487,33 @@ def _begun(search: _Search, fingerprint: str) -> State:
     return State(fingerprint, run, draws, search.parts.mask)
 
 
-def _go_on(
+def _pay(
     search: _Search,
     now: State,
     ledger: Ledger,
     budget: Budget | None,
     path: str | os.PathLike[str] | None,
+) -> None:
+    """Charge the whole search, unless that is done."""
+    now.save(path)  # before the charge: a search that is killed in between can still be told apart
+    event = search.terms.event
+    paid = any((each.run, each.event) == (now.run, event) for each in ledger.charges())
+    if not paid:
+        ledger.charge({event: 1}, run=now.run, purpose="tuning", limit=budget)
+
+
+def _go_on(
+    search: _Search,
+    now: State,
+    ledger: Ledger,
+    path: str | os.PathLike[str] | None,
     n_jobs: int | None,
     progress: bool,
 ) -> Selection:
-    """Pay unless that is done, take the runs that are left, and give out the result."""
+    """Take the runs that are left, and give out the result."""
     terms = search.terms
-    _refuse_second(now, ledger)
-    now.save(path)  # before the charge: a search that is killed in between can still be told apart
-    if not any(charge.run == now.run for charge in ledger.charges()):
-        ledger.charge({terms.event: 1}, run=now.run, purpose="tuning", limit=budget)
+    held = now.run, ledger.hold(now.run)
+    _keep_given(search, now, ledger)
     _log.info(
         "%s among %d candidates, %g runs %s; %s",
         terms.how,
@@ -410,27 +525,46 @@ def _go_on(
     left = [(n, index) for n, index in enumerate(now.draws) if n not in now.done]
     with _bar(progress, len(now.draws), len(now.done), terms.all_released) as advance:
         for number, outcome in _runs(search, left, n_jobs):
+            ledger.check_held(*held)
             _note(search, now, number, outcome)
             now.save(path)
             if terms.all_released:
-                ledger.give(f"{now.run}, candidate {number + 1}", outcome.digest())
+                ledger.give(_label(now, number), outcome.digest(), held=held)
                 _log.info(
                     "candidate %d of %d, %s: %s %.4g, noise %.2g",
                     number + 1, len(now.draws), search.candidates[outcome.candidate],
                     search.score.name, outcome.score, outcome.score_std,
                 )  # fmt: skip
                 advance()
-    return _given_out(search, now, ledger, path)
+    return _given_out(search, now, ledger, held, path)
 
 
-def _refuse_second(now: State, ledger: Ledger) -> None:
-    """Raise if the search gave out a result that is not the one in its state."""
-    given = ledger.given(now.run)
-    if given is not None and given not in {each.digest() for each in now.outcomes.values()}:
+def _label(now: State, number: int) -> str:
+    """Return the label under which a candidate's run is given out, under composition."""
+    return f"{now.run}, candidate {number + 1}"
+
+
+def _keep_given(search: _Search, now: State, ledger: Ledger) -> None:
+    """Raise if something was given out that is not in the state; go on from what was.
+
+    Once the best run is given out no other is taken: whether one were better would tell more.
+    """
+    if search.terms.all_released:
+        labels = {number: _label(now, number) for number in range(len(now.draws))}
+        given = {number: ledger.given(label) for number, label in labels.items()}
+        there = {number: each.digest() for number, each in now.outcomes.items()}
+        known = all(each in (None, there.get(number)) for number, each in given.items())
+    else:
+        one = ledger.given(now.run)
+        if one is None:
+            return
+        now.outcomes = {n: each for n, each in now.outcomes.items() if each.digest() == one}
+        now.draws, now.done, known = [], set(), bool(now.outcomes)
+    if not known:
         raise LedgerError(
-            f"Expected search {now.run!r} to be under way, but ledger {ledger.name!r} says that it "
-            "is over, and its result was given out. Resume from the file that it ended with, or "
-            "begin, and pay for, a new search."
+            f"Expected search {now.run!r} to be under way, but ledger {ledger.name!r} says that "
+            "results were given out that are not in this state. Resume from the file that it went "
+            "on with, or begin, and pay for, a new search."
         )
 
 
@@ -440,9 +574,10 @@ def _runs(
     """Yield outcomes as they come, or in rounds where joblib's backend cannot do that."""
     jobs = [delayed(search.attempt)(number, index) for number, index in left]
     try:
-        parallel = Parallel(n_jobs=n_jobs, return_as="generator_unordered")
+        # quiet, whatever joblib's configuration says: it would count the runs
+        parallel = Parallel(n_jobs=n_jobs, return_as="generator_unordered", verbose=0)
     except ValueError:  # Ray's and others'
-        parallel = Parallel(n_jobs=n_jobs)
+        parallel = Parallel(n_jobs=n_jobs, verbose=0)
         width = max(1, effective_n_jobs(n_jobs))
         for start in range(0, len(jobs), width):
             yield from parallel(jobs[start : start + width])
@@ -470,19 +605,33 @@ def _best(search: _Search, now: State) -> int:
 
 
 def _given_out(
-    search: _Search, now: State, ledger: Ledger, path: str | os.PathLike[str] | None
+    search: _Search,
+    now: State,
+    ledger: Ledger,
+    held: tuple[str, str],
+    path: str | os.PathLike[str] | None,
 ) -> Selection:
     terms = search.terms
     if not now.outcomes:  # Poisson stopping drew no run
         index = int(integers(search.bits("untrained draw"), len(search.candidates), 1)[0])
         now.outcomes[0] = search.untrained(index)
+    ledger.check_held(*held)
+    # what is left on disk is what is given out: how many runs there were is gone
+    now.mask = None
     if not terms.all_released:
-        # what is left on disk is what is given out: how many runs there were is gone
         now.draws, now.done = [], set()
-        now.save(path)
-        (outcome,) = now.outcomes.values()
-        ledger.give(now.run, outcome.digest())
+    now.save(path)
+    for number, outcome in now.outcomes.items():
+        label = _label(now, number) if terms.all_released else now.run
+        ledger.give(label, outcome.digest(), held=held)
+    states.remove_drafts(path)
     best = now.outcomes[_best(search, now)]
+    if math.isinf(best.score):
+        raise ModelError(
+            "Expected at least one run that does not fail, but all of them did; the search is "
+            "charged and over. Train each candidate with pv.Trainer on made-up records to find out "
+            "why; smaller learning rates may help."
+        )
     tried = tuple(
         Tried(search.candidates[each.candidate], each.score, search.model(each))
         for _, each in sorted(now.outcomes.items())
@@ -531,10 +680,11 @@ def _statement(search: _Search, now: State, ledger: Ledger) -> Statement:
             "The ledger is in memory: runs on the same data elsewhere are not counted here. Give "
             "the search a ledger file to add them up."
         )
+    listed += [f"Side information: {source}." for source in search.sources]
     if not noise.secure:
         listed.append("seeded: not a private release. Everything drawn follows from a seed.")
     return Statement(
-        private=noise.secure,
+        private=noise.secure and search.private,
         dataset=ledger.dataset,
         unit=search.unit,
         relation=events.common_relation(totals),

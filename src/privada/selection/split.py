@@ -17,6 +17,8 @@ from privada.core.randomness import Bits, uniforms, words
 from privada.core.validation import probability
 
 Mask = NDArray[np.bool_]
+# Records are too few for coins if a part would be left empty more often than this.
+_EMPTY = 1e-6
 
 
 @dataclass(frozen=True)
@@ -24,7 +26,7 @@ class Split:
     """Training records, and those that candidates are scored on.
 
     `population` and `scored_population` are their numbers as far as they are public. `mask` says
-    which records were set apart for scores, where it was Privada that did so.
+    which records were set apart for scores, where they were.
     """
 
     train: Any
@@ -62,6 +64,13 @@ def split(
                 f"Expected enough records for both parts, got {size} records and "
                 f"validation={validation}."
             )
+        # refused from public figures: an error by chance would tell of who is there
+        if sampling == "poisson" and share**size + (1 - share) ** size > _EMPTY:
+            raise ArgumentError(
+                f"Expected enough records that coins leave no part empty, got {size} records and "
+                f"validation={validation}. Use a share nearer to 1/2 or more records, or name the "
+                "rows."
+            )
         if len(mask) != size:
             raise ArgumentError(f"Expected the same {len(mask)} records as before, got {size}.")
         if mask.all() or not mask.any():
@@ -84,9 +93,11 @@ def split(
     if rows is not None:
         chosen = np.zeros(size, dtype=bool)
         chosen[rows] = True
+        if mask is not None and not np.array_equal(mask, chosen):
+            raise ArgumentError("Expected validation to name the same rows as before.")
         train, scored = take(data, np.flatnonzero(~chosen)), take(data, np.flatnonzero(chosen))
         text = "The rows that scores are of were named; all others were trained on."
-        return Split(train, scored, _size(train), _size(scored), False, text)
+        return Split(train, scored, _size(train), _size(scored), False, text, chosen)
     _refuse_overlap(data, validation)
     text = "The records that scores are of were given apart, and share none with the training ones."
     return Split(data, validation, size, _size(validation), False, text)
@@ -171,25 +182,35 @@ def _rows(validation: Any, size: int) -> NDArray[np.int64] | None:
 
 def _refuse_overlap(train: Any, scored: Any) -> None:
     """Raise if both are parts of one thing and overlap there; records are not looked at."""
+    (one, rows), (other, others) = _base(train), _base(scored)
     overlap = False
-    if isinstance(train, Subset) and isinstance(scored, Subset):
-        overlap = train.dataset is scored.dataset and not set(train.indices).isdisjoint(
-            scored.indices
-        )
-    elif isinstance(scored, Subset):
-        overlap = scored.dataset is train
-    elif isinstance(train, Subset):
-        overlap = train.dataset is scored
-    elif train is scored:
-        overlap = True
-    elif isinstance(train, tuple | list) and isinstance(scored, tuple | list):
-        overlap = any(_share_memory(one, other) for one, other in zip(train, scored, strict=False))
+    if _alike(one, other):
+        overlap = rows is None or others is None or not set(rows).isdisjoint(others)
+    elif rows is others is None and all(isinstance(each, tuple | list) for each in (one, other)):
+        overlap = any(_share_memory(a, b) for a, b in zip(one, other, strict=False))
     if overlap:
         raise ArgumentError(
             "Expected validation records that are not trained on, got some that are in the "
             "training data as well. Give a share such as validation=0.2, or row numbers, and "
             "Privada takes them out of the training data."
         )
+
+
+def _base(data: Any) -> tuple[Any, list[int] | None]:
+    """Return what a subset is of, through subsets of subsets, and which rows; None for all."""
+    rows: list[int] | None = None
+    while isinstance(data, Subset):
+        rows = [data.indices[i] for i in (range(len(data.indices)) if rows is None else rows)]
+        data = data.dataset
+    return _as_pair(data), None if rows is None else [int(row) for row in rows]
+
+
+def _alike(one: Any, other: Any) -> bool:
+    """Return whether both are the same thing: one object, or pairs of the same two."""
+    pairs = isinstance(one, tuple | list) and isinstance(other, tuple | list)
+    if one is other or not pairs or len(one) != len(other):
+        return one is other
+    return all(a is b for a, b in zip(one, other, strict=True))
 
 
 def _share_memory(one: Any, other: Any) -> bool:

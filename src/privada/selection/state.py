@@ -1,7 +1,9 @@
 """What a search has done so far, on disk, so that it can be killed and go on."""
 
+import contextlib
 import hashlib
 import os
+import re
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -26,16 +28,22 @@ _KINDS = {
 
 @dataclass(frozen=True)
 class Outcome:
-    """What one run of a candidate released: its score and its parameters."""
+    """What one run of a candidate released: its score and its parameters.
+
+    `origin` is the number that its first weights were drawn from. What a model draws when it is
+    made and keeps elsewhere than in its parameters is made again from it.
+    """
 
     candidate: int
     score: float
     score_std: float
     parameters: dict[str, Tensor]
+    origin: int = 0
 
     def digest(self) -> str:
         """Return a digest of what would be given out."""
-        total = hashlib.sha256(repr((self.candidate, self.score, self.score_std)).encode())
+        facts = self.candidate, self.score, self.score_std, self.origin
+        total = hashlib.sha256(repr(facts).encode())
         for name, value in sorted(self.parameters.items()):
             total.update(repr((name, tuple(value.shape), str(value.dtype))).encode())
             total.update(
@@ -77,6 +85,25 @@ class State:
         )
 
 
+def remove(path: str | os.PathLike[str] | None) -> None:
+    """Remove a state, and what a write of it that was killed has left behind."""
+    if path is not None:
+        Path(path).unlink(missing_ok=True)
+        remove_drafts(path)
+
+
+def remove_drafts(path: str | os.PathLike[str] | None) -> None:
+    """Remove what killed writes of a state have left beside it: it tells as much as the state."""
+    if path is None:
+        return
+    target = Path(path)
+    name = re.compile(rf"\.{re.escape(target.name)}\.[a-z0-9_]{{8}}\.new")
+    with contextlib.suppress(OSError):
+        for each in target.absolute().parent.iterdir():
+            if name.fullmatch(each.name):
+                each.unlink(missing_ok=True)
+
+
 def read(path: str | os.PathLike[str] | None) -> State | None:
     """Return the state in a file, None if there is none yet."""
     if path is None or not Path(path).exists():
@@ -98,6 +125,6 @@ def refuse_other(state: State, fingerprint: str, path: object) -> None:
     if state.fingerprint != fingerprint:
         raise CheckpointError(
             f"Expected {str(path)!r} to be of this search, but it was begun with other candidates, "
-            "terms or data sizes. Call select with the arguments that it was begun with, or give "
-            "another path to begin, and pay for, a new one."
+            "terms or data sizes, or on another ledger. Call select with the arguments that it was "
+            "begun with, or give another path to begin, and pay for, a new one."
         )

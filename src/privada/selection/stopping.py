@@ -9,6 +9,8 @@ from privada.core.randomness import Bits, uniforms
 
 # Beyond this share of the probability, what is left cannot be told apart from none.
 _TAIL = 1e-18
+# Below this a chance is kept as its logarithm.
+_TINY = 1e-280
 
 
 def draw_runs(mean: float, shape: float, bits: Bits) -> int:
@@ -37,16 +39,22 @@ def draw_runs(mean: float, shape: float, bits: Bits) -> int:
 def _by_inversion(u: float, mean: float, shape: float) -> int:
     """Return the count at which the truncated negative binomial's cumulated chance reaches u."""
     gamma = stopping_rate(mean, shape)
-    chance = _chance_of_one(gamma, shape)
+    log_chance = _log_chance_of_one(gamma, shape)
+    chance = math.exp(log_chance)
     count, reached = 1, chance
     while reached < u and (chance > _TAIL or count < mean):
-        chance *= (1 - gamma) * (count + shape) / (count + 1)
+        factor = (1 - gamma) * (count + shape) / (count + 1)
+        log_chance += math.log(factor)
+        # a product is quick, but one that starts below the smallest number never gets off 0
+        chance = chance * factor if chance > _TINY else math.exp(log_chance)
         count += 1
         reached += chance
     return count
 
 
-def _chance_of_one(gamma: float, shape: float) -> float:
+def _log_chance_of_one(gamma: float, shape: float) -> float:
     if shape == 0:
-        return (1 - gamma) / -math.log(gamma)
-    return shape * (1 - gamma) / math.expm1(-shape * math.log(gamma))
+        return math.log((1 - gamma) / -math.log(gamma))
+    growth = -shape * math.log(gamma)
+    # log(e^x - 1), which does not overflow
+    return math.log(shape * (1 - gamma)) - (growth + math.log(-math.expm1(-growth)))

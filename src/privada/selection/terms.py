@@ -151,7 +151,12 @@ def agree(
             f"Expected shape with how={NEGATIVE_BINOMIAL!r} and with that alone, got "
             f"how={how!r}, shape={shape!r}."
         )
-    if delta is None and budget is not None:
+    if budget is not None:
+        if delta not in (None, budget.delta):
+            raise ArgumentError(
+                f"Expected delta to be left out or equal to the budget's ({budget.delta}), got "
+                f"delta={delta!r}."
+            )
         delta = budget.delta
     if delta is None:
         raise ArgumentError(
@@ -163,7 +168,7 @@ def agree(
     ways = SEARCHES if how == "cheapest" else (how,)
     if score_noise is not None:
         score_noise = positive("score_noise", score_noise) if scored else None
-    found = []
+    found, refused = [], None
     for way in ways:
         if way.startswith("compose") and mean != len(charges):
             if how == "cheapest":
@@ -175,9 +180,16 @@ def agree(
         if how == "cheapest" and often_no_run(way, mean):
             continue
         law = SHAPES.get(way, 1.0) if shape is None else not_negative("shape", shape)
-        found.append(
-            _agreed(charges, way, mean, law, budget, noise_multiplier, delta, score_noise, scored)
-        )
+        try:
+            found.append(
+                _agreed(
+                    charges, way, mean, law, budget, noise_multiplier, delta, score_noise, scored
+                )
+            )
+        except ArgumentError as error:  # no noise is enough for this way, as for a tiny epsilon
+            refused = error
+    if refused is not None and not found:
+        raise refused
     return min(found, key=lambda t: (sum(math.log(sigma) for sigma in t.sigmas), t.price.epsilon))
 
 
