@@ -75,7 +75,8 @@ def test_a_run_by_a_schema_fills_a_folder(folder, train):
     names = {path.name for path in (folder / "out").iterdir()}
     assert names == {
         "config.json", "history.json", "ledger", "metrics.json", "model.json",
-        "model.safetensors", "run.json", "schema.toml", "statement.json", "statement.txt",
+        "model.safetensors", "report.html", "run.json", "schema.toml", "statement.json",
+        "statement.txt",
     }  # fmt: skip
     ledger = pv.Ledger(folder / "out" / "ledger")
     statement = json.loads((folder / "out" / "statement.json").read_text())

@@ -11,7 +11,7 @@ import torch
 
 import privada as pv
 from privada.cli.app import main
-from privada.cli.tune import default_grid, parsed, prices_of
+from privada.cli.tune import default_grid, parsed
 from privada.models import load
 
 SCHEMA = """
@@ -69,7 +69,7 @@ def test_a_search_writes_a_folder(table, tuned):
     names = {path.name for path in output.iterdir()}
     assert names == {
         "model.safetensors", "model.json", "schema.toml", "statement.txt", "statement.json",
-        "tuning.json", "prices.html",
+        "tuning.json", "report.html",
     }  # fmt: skip
     model, facts = load(output)
     assert model(torch.zeros(2, len(facts["features"]))).shape == (2, 2)
@@ -159,16 +159,6 @@ def test_grids_in_words():
     assert default_grid("dp-sgd", 100)["lr"][-1] == 30.0
 
 
-def test_the_chart_has_the_price_that_was_paid():
-    def recipe(clip):
-        return pv.selection.Candidate(
-            torch.nn.Linear(3, 1), torch.nn.MSELoss(), pv.methods.DPSGD(lr=0.1, clip=clip),
-            batch_size=50, steps=2,
-        )  # fmt: skip
-
-    found = pv.selection.select(
-        recipe, (torch.zeros(500, 3), torch.zeros(500, 1)), space={"clip": [0.1, 1.0]},
-        score=pv.selection.bounded_loss(torch.nn.MSELoss(), 1.0), budget=pv.Budget(1.0, 1e-4),
-        how="repeat-geometric",
-    )  # fmt: skip
-    assert prices_of(found)["repeat-geometric"] == pytest.approx(found.price.epsilon, rel=1e-9)
+def test_the_prices_have_the_one_that_was_paid(table, tuned):
+    found = json.loads(tuned(*QUICK, "--how", "repeat-geometric", "--json").stdout)
+    assert found["prices"]["repeat-geometric"] == pytest.approx(found["price"]["epsilon"], rel=1e-9)

@@ -112,7 +112,7 @@ class Ledger:
         self._storage = Storage(
             path,
             {
-                "dataset": dataset or _stem(path),
+                "dataset": dataset or dataset_of(path),
                 "epsilon": "none" if budget is None else repr(budget.epsilon),
                 "delta": "none" if budget is None else repr(budget.delta),
             },
@@ -400,7 +400,7 @@ def _check_budget(name: str, budget: Budget | None) -> None:
         )
 
 
-def _stem(path: str | os.PathLike[str] | None) -> str:
+def dataset_of(path: str | os.PathLike[str] | None) -> str:
     """Return the file's name as the name of a data set, if it can be one."""
     stem = Path(path).stem if isinstance(path, (str, os.PathLike)) else ""
     return stem if stem.isprintable() and stem else "unnamed data set"

@@ -12,12 +12,12 @@ from privada.accounting.budget import Budget
 from privada.accounting.ledger import Charge
 
 _WIDTH = 88
-_ACCOUNTANTS = {
+ACCOUNTANTS_IN_WORDS = {
     "pld": "privacy loss distributions (tight numerical composition)",
     "rdp": "Renyi differential privacy",
     "moments": "the moments accountant",
 }
-_RELATIONS = {
+RELATIONS_IN_WORDS = {
     events.ADD_OR_REMOVE: "data sets that differ by adding or removing one {unit}",
     events.REPLACE: "data sets of equal size that differ by replacing one {unit}",
 }
@@ -115,7 +115,8 @@ class Statement:
         """Return the statement as JSON text."""
         return json.dumps(self.to_dict(), indent=2, allow_nan=True)
 
-    def _promise(self) -> str:
+    def promise(self) -> str:
+        """Return what was promised, in words, or that nothing was."""
         if not self.private and not self.noise.startswith("seeded"):
             return (
                 "not a private release. What gradients were clipped in was computed from the "
@@ -158,7 +159,7 @@ class Statement:
         return lines or ["nothing"]
 
     def __str__(self) -> str:
-        relation = _RELATIONS[self.relation].format(unit=self.unit)
+        relation = RELATIONS_IN_WORDS[self.relation].format(unit=self.unit)
         budget = (
             "none was set"
             if self.budget is None
@@ -171,14 +172,14 @@ class Statement:
             ("", f"{up(self.run_epsilon)} for this run alone"),
             ("Delta", up(self.delta, 3)),
             ("Budget", budget),
-            ("Computed by", _ACCOUNTANTS[self.accountant]),
+            ("Computed by", ACCOUNTANTS_IN_WORDS[self.accountant]),
             ("Method", self.method),
             ("Progress", self.progress),
             ("Sampling", self.sampling),
             ("Noise", self.noise),
             ("Ledger", self.ledger),
         ]
-        parts = ["PRIVACY STATEMENT", "", _wrap(self._promise()), ""]
+        parts = ["PRIVACY STATEMENT", "", _wrap(self.promise()), ""]
         parts += [_wrap(value, f"{name:<12} ") for name, value in facts]
         sections: Sequence[tuple[str, Sequence[str]]] = (
             ("Charged so far", self._spent()),

@@ -11,6 +11,7 @@ import typer
 from rich.console import Console
 
 from privada.cli.ledger import ledger
+from privada.cli.report import report
 from privada.cli.schema import schema
 from privada.core.errors import PrivadaError
 
@@ -156,6 +157,7 @@ def plan(
 
 app.command()(schema)
 app.command()(ledger)
+app.command()(report)
 
 
 @app.command()

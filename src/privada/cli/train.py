@@ -21,6 +21,7 @@ from privada.core.errors import ArgumentError, BudgetExceeded, CheckpointError
 from privada.core.randomness import make_bits
 from privada.models import Architecture, save
 from privada.noise.hidden import hidden_generator
+from privada.report import Entry, write
 from privada.scores import accuracy, bounded_loss, public_score
 from privada.selection.candidates import Candidate, charges_of
 from privada.selection.planning import default_delta
@@ -368,6 +369,7 @@ def _write(
     }
     for name, text in texts.items():
         (output / name).write_text(text, encoding="utf-8")
+    write([Entry.of_folder(output)], output / "report.html")
 
 
 def to_dict(trained: Trained) -> dict[str, Any]:

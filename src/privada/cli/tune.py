@@ -10,16 +10,17 @@ from rich.console import Console
 from rich.table import Table as Shown
 from torch import nn
 
-from privada import charts, defaults, tables
+from privada import defaults, tables
 from privada.accounting import Budget
 from privada.cli.folders import new_folder, refuse_taken
 from privada.core.errors import ArgumentError
 from privada.methods import get
 from privada.models import Architecture, save
+from privada.report import Entry, write
 from privada.scores import Score, accuracy, bounded_loss
 from privada.selection.candidates import Candidate
 from privada.selection.planning import default_delta
-from privada.selection.prices import WAYS, cost_of
+from privada.selection.prices import in_each_way
 from privada.selection.search import Selection, select
 
 # What is chosen among where nothing is said. Methods whose steps have a size of their own take
@@ -210,7 +211,7 @@ def _write(output: Path, tuned: Tuned) -> None:
         (folder / "tuning.json").write_text(
             json.dumps(to_dict(tuned), indent=2) + "\n", encoding="utf-8"
         )
-        charts.write(price_chart(found), folder / "prices.html")
+        write([Entry.of_folder(folder, name=output.name)], folder / "report.html")
 
 
 def to_dict(tuned: Tuned) -> dict[str, Any]:
@@ -226,39 +227,11 @@ def to_dict(tuned: Tuned) -> dict[str, Any]:
         "expected_runs": found.price.runs,
         "candidates": found.candidates,
         "grid": tuned.grid,
-        "prices": prices_of(found),
+        "prices": in_each_way(found.run_charges, found.price.runs, found.price.delta),
         "tried": [{"settings": each.settings, "score": each.score} for each in found.tried],
         "epsilon": found.epsilon(),
         "model": {"kind": tuned.architecture.kind, "inputs": tuned.architecture.inputs},
     }
-
-
-def prices_of(found: Selection) -> dict[str, float]:
-    """Return what so many runs with this noise cost in each way."""
-    return {
-        how: cost_of(found.run_charges, found.price.runs, found.price.delta, how) for how in WAYS
-    }
-
-
-def price_chart(found: Selection) -> Any:
-    """Return the price of so many runs with this noise in each way, as bars."""
-    import plotly.graph_objects as go
-
-    prices = sorted(prices_of(found).items(), key=lambda each: -each[1])
-    figure = charts.new(
-        f"What {found.price.runs:g} runs with this noise cost in each way", x="epsilon"
-    )
-    figure.add_trace(
-        go.Bar(
-            x=[epsilon for _, epsilon in prices],
-            y=[how for how, _ in prices],
-            orientation="h",
-            text=[f"{epsilon:.3g}" for _, epsilon in prices],
-            marker_color=[charts.COLOURS[1 if how == found.price.how else 0] for how, _ in prices],
-            hovertemplate="%{y}: epsilon %{x:.4g}<extra></extra>",
-        )
-    )
-    return figure
 
 
 def show(tuned: Tuned, console: Console) -> None:

@@ -95,6 +95,11 @@ def cost_of(
     return convert(repeated(one, candidates, law), delta)
 
 
+def in_each_way(tally: Mapping[DpEvent, int], candidates: float, delta: float) -> dict[str, float]:
+    """Return what choosing among so many runs, each charged as `tally`, costs in each way."""
+    return {how: cost_of(tally, candidates, delta, how) for how in WAYS}
+
+
 def price(
     *,
     noise_multiplier: Numbers,

@@ -1,0 +1,89 @@
+"""Numbers and moments as people read them."""
+
+import json
+import math
+import re
+from datetime import datetime
+from typing import Any
+
+from privada.report.markup import Safe, element, join, text
+
+_TIMES_TEN = re.compile(r"\b(\d+(?:\.\d+)?)e([+-])0*(\d+)\b|\be\^(\d+(?:\.\d+)?)")
+
+
+def number(value: float, digits: int = 4) -> str:
+    """Return a number to so many significant digits.
+
+    Example:
+        >>> from privada.report.numbers import number
+        >>> number(0.123456), number(12000), number(1234567.0), number(float("inf"))
+        ('0.1235', '12,000', '1,234,567', 'infinite')
+    """
+    if math.isnan(value):
+        return "none"
+    if math.isinf(value):
+        return "infinite" if value > 0 else "-infinite"
+    if float(value).is_integer() and abs(value) < 1e9:
+        return f"{value:,.0f}"
+    if 1000 <= abs(value) < 1e9:
+        return f"{value:,.1f}"
+    return f"{value:.{digits}g}"
+
+
+def raised(words: str) -> Safe:
+    """Return words with powers set as powers.
+
+    Example:
+        >>> from privada.report.numbers import raised
+        >>> raised("e^2 times, at 1e-05")
+        'e<sup>2</sup> times, at 10<sup>−5</sup>'
+    """
+    parts, end = [], 0
+    for found in _TIMES_TEN.finditer(words):
+        parts.append(text(words[end : found.start()]))
+        factor, sign, power, of_e = found.groups()
+        if of_e:
+            parts.append(join("e", element("sup", of_e)))
+        else:
+            lead = "" if factor == "1" else f"{factor} × "
+            minus = "−" if sign == "-" else ""
+            parts.append(join(f"{lead}10", element("sup", f"{minus}{power}")))
+        end = found.end()
+    return join(*parts, words[end:])
+
+
+def moment(value: str) -> Safe:
+    """Return a moment of the ledger's, to the minute; words that are none as they are.
+
+    Example:
+        >>> from privada.report.numbers import moment
+        >>> moment("2026-01-31T12:34:56+00:00")
+        '<time datetime="2026-01-31T12:34:56+00:00"><span>2026-01-31</span> 12:34</time>'
+    """
+    try:
+        read = datetime.fromisoformat(value)
+    except ValueError:
+        return text(value)
+    day = element("span", f"{read:%Y-%m-%d}")
+    return element("time", day, f" {read:%H:%M}", datetime=value)
+
+
+def plain(value: Any) -> str:
+    """Return a setting in words.
+
+    Example:
+        >>> from privada.report.numbers import plain
+        >>> plain(0.1), plain([1, 2]), plain(None), plain(True)
+        ('0.1', '1, 2', 'none', 'yes')
+    """
+    if value is None:
+        return "none"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, (list, tuple)):
+        return ", ".join(plain(each) for each in value) or "none"
+    if isinstance(value, dict):
+        return json.dumps(value, default=str, ensure_ascii=False)
+    if isinstance(value, float):
+        return f"{value:.6g}"
+    return str(value)

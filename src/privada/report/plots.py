@@ -1,0 +1,257 @@
+"""Charts as plain values: what is drawn. The page's script adds colours and draws them."""
+
+import html
+import math
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+from typing import Any
+
+from privada.report.entries import Entry
+
+# Names of colours in the page's style; the script puts in those of the theme.
+SERIES_COLOURS = 7
+_DASHES = ("solid", "dash", "dot", "dashdot")
+_SYMBOLS = ("circle", "diamond", "square", "triangle-up", "cross", "x", "star")
+_MOST_POINTS = 400
+_LONGEST_LABEL = 30
+
+Plot = dict[str, Any]
+
+_BAR = {
+    "type": "bar",
+    "orientation": "h",
+    "texttemplate": "%{x:.4~g}",
+    "textposition": "outside",
+    "cliponaxis": False,
+}
+_BARS = {
+    "yaxis": {"type": "category", "showgrid": False},
+    "bargap": 0.35,
+    "hovermode": "closest",
+    "margin": {"r": 64},
+}
+
+
+def thinned(values: Sequence[float], most: int = _MOST_POINTS) -> list[int]:
+    """Return the places of the values that a line needs to keep its shape, if there are many.
+
+    Half are spread evenly from the first to the last, so that lines of one length have them in
+    common; the others are the least and the greatest of each stretch. What is not finite is left
+    out.
+
+    Example:
+        >>> from privada.report.plots import thinned
+        >>> thinned([3.0, 3.0, float("inf")])
+        [0, 1]
+        >>> spike = [0.0] * 100_000
+        >>> spike[777] = 1.0
+        >>> 777 in thinned(spike), len(thinned(spike)) <= 400
+        (True, True)
+    """
+    finite = [place for place, value in enumerate(values) if math.isfinite(value)]
+    if len(finite) <= most:
+        return finite
+    last, stretches = len(finite) - 1, most // 4
+    kept = {finite[last * part // (most // 2 - 1)] for part in range(most // 2)}
+    for start, end in pairwise(len(finite) * part // stretches for part in range(stretches + 1)):
+        kept.add(min(finite[start:end], key=values.__getitem__))
+        kept.add(max(finite[start:end], key=values.__getitem__))
+    return sorted(kept)
+
+
+def label(name: str) -> str:
+    """Return a name for a chart: not too long, and text where plotly would read markup.
+
+    Example:
+        >>> from privada.report.plots import label
+        >>> label("<b>")
+        '&lt;b&gt;'
+    """
+    short = name if len(name) <= _LONGEST_LABEL else f"{name[: _LONGEST_LABEL - 1]}…"
+    return html.escape(short, quote=False)
+
+
+def colour(place: int) -> str:
+    """Return the name of the colour of the entry at a place."""
+    return f"--series-{place % SERIES_COLOURS}"
+
+
+def lines(
+    entries: Sequence[Entry], field: str, title: str, budget: float | None = None
+) -> Plot | None:
+    """Return one line for each entry: a field of its history against the step."""
+    drawn: list[dict[str, Any]] = []
+    for place, entry in enumerate(entries):
+        values = [float(step[field]) for step in entry.history]
+        kept = thinned(values)
+        if kept:
+            drawn.append(
+                {
+                    "type": "scatter",
+                    "mode": "lines" if len(kept) > 1 else "markers",
+                    "name": label(entry.name),
+                    "x": [entry.history[index]["step"] for index in kept],
+                    "y": [values[index] for index in kept],
+                    "line": {
+                        "color": colour(place),
+                        "width": 2,
+                        "dash": _DASHES[place % len(_DASHES)],
+                    },
+                    "marker": {"color": colour(place), "size": 8},
+                    "hovertemplate": "%{y:.4g}",
+                }
+            )
+    if not drawn:
+        return None
+    low, high = (
+        pick(value for each in drawn for value in each["y"] if math.isfinite(value))
+        for pick in (min, max)
+    )
+    axis: dict[str, Any] = {"title": {"text": title}, "rangemode": "tozero"}
+    if low == high:  # plotly would spread a constant over a range around it
+        axis["range"] = [min(0.0, 1.4 * high), max(0.0, 1.4 * high)] if high else [-1.0, 1.0]
+    layout: dict[str, Any] = {
+        "xaxis": {"title": {"text": "step"}, "hoverformat": ",d", "tickformat": ",d"},
+        "yaxis": axis,
+        "hovermode": "x unified",
+        "hoverdistance": -1,
+        "showlegend": len(drawn) > 1,
+    }
+    if budget is not None:
+        layout["shapes"] = [
+            {
+                "type": "line",
+                "xref": "paper",
+                "x0": 0,
+                "x1": 1,
+                "y0": budget,
+                "y1": budget,
+                "line": {"color": "--soft", "width": 1, "dash": "dot"},
+            }
+        ]
+        layout["annotations"] = [
+            {
+                "xref": "paper",
+                "x": 1,
+                "y": budget,
+                "xanchor": "right",
+                "yanchor": "bottom",
+                "text": f"budget {budget:g}",
+                "showarrow": False,
+                "font": {"color": "--soft", "size": 12},
+            }
+        ]
+        axis["range"] = [0, 1.12 * max(budget, high)]
+        axis.pop("rangemode")
+    return {"traces": drawn, "layout": layout, "height": 320 if len(drawn) == 1 else 360}
+
+
+def bars(entry: Entry, metrics: Sequence[str], place: int) -> Plot:
+    """Return bars of one entry's metrics that are between 0 and 1."""
+    names = [name for name in reversed(metrics) if _finite(entry, name)]
+    values = [float(entry.metrics[name]) for name in names]
+    return _single(
+        [wrapped(name) for name in names], values, [colour(place)] * len(names), {"range": [0, 1]}
+    )
+
+
+def by_entry(entries: Sequence[Entry], metric: str) -> Plot:
+    """Return bars of one metric, one for each entry that has it."""
+    shown = [(place, each) for place, each in enumerate(entries) if _finite(each, metric)]
+    shown.reverse()
+    values = [float(each.metrics[metric]) for _, each in shown]
+    share = all(0 <= value <= 1 for value in values)
+    return _single(
+        [wrapped(each.name) for _, each in shown],
+        values,
+        [colour(place) for place, _ in shown],
+        {"range": [0, 1]} if share else {"rangemode": "tozero"},
+    )
+
+
+def _finite(entry: Entry, metric: str) -> bool:
+    return math.isfinite(entry.metrics.get(metric, math.nan))
+
+
+def wrapped(name: str, width: int = 18) -> str:
+    """Return a label in lines of about so many characters, for an axis."""
+    rows = [""]
+    for word in name.split():
+        if rows[-1] and len(rows[-1]) + len(word) >= width:
+            rows.append("")
+        rows[-1] = f"{rows[-1]} {word}".strip()
+    return "<br>".join(label(row) for row in rows[:4])
+
+
+def against_epsilon(entries: Sequence[Entry], metric: str) -> Plot:
+    """Return a point for each entry that has the metric: what it cost, and what it reached."""
+    drawn = [
+        {
+            "type": "scatter",
+            "mode": "markers",
+            "name": label(entry.name),
+            "x": [entry.stated.run_epsilon],
+            "y": [float(entry.metrics[metric])],
+            "cliponaxis": False,
+            "marker": {"color": colour(n), "size": 13, "symbol": _SYMBOLS[n % len(_SYMBOLS)]},
+            "hovertemplate": "epsilon %{x:.4g}<br>%{y:.4g}",
+        }
+        for n, entry in enumerate(entries)
+        if _finite(entry, metric) and math.isfinite(entry.stated.run_epsilon)
+    ]
+    return {
+        "traces": drawn,
+        "layout": {
+            "xaxis": {"title": {"text": "the run's own epsilon"}, "rangemode": "tozero"},
+            "yaxis": {"title": {"text": label(metric)}},
+            "showlegend": True,
+            "hovermode": "closest",
+        },
+        "height": 360,
+    }
+
+
+def costs(entries: Sequence[Entry]) -> Plot:
+    """Return the own epsilon of each entry as bars."""
+    shown = [(place, e) for place, e in enumerate(entries) if math.isfinite(e.stated.run_epsilon)]
+    shown.reverse()
+    return _single(
+        [wrapped(entry.name) for _, entry in shown],
+        [entry.stated.run_epsilon for _, entry in shown],
+        [colour(place) for place, _ in shown],
+        {"title": {"text": "the run's own epsilon"}, "rangemode": "tozero"},
+    )
+
+
+def prices(found: Mapping[str, float], chosen: str | None) -> Plot:
+    """Return the price of a search in each way, on a logarithmic axis, the cheapest on top."""
+    finite = [(how, cost) for how, cost in found.items() if math.isfinite(cost) and cost > 0]
+    shown = sorted(finite, key=lambda each: -each[1])
+    plot = _single(
+        [label(how) for how, _ in shown],
+        [float(cost) for _, cost in shown],
+        ["--accent" if how == chosen else "--quiet" for how, _ in shown],
+        {"title": {"text": "epsilon, logarithmic"}, "type": "log"},
+    )
+    if shown:  # a bar on a logarithmic axis needs somewhere to begin
+        low, high = math.log10(shown[-1][1]), math.log10(shown[0][1])
+        plot["layout"]["xaxis"]["range"] = [math.floor(low - 0.3), high + 0.1 * (high - low) + 0.1]
+        plot["layout"]["xaxis"]["dtick"] = "D2"
+    return plot
+
+
+def _single(
+    names: Sequence[str], values: Sequence[float], colours: Sequence[str], axis: dict[str, Any]
+) -> Plot:
+    bar = {
+        **_BAR,
+        "y": list(names),
+        "x": list(values),
+        "marker": {"color": list(colours)},
+        "hovertemplate": "%{y}: %{x:.6~g}<extra></extra>",
+    }
+    return {
+        "traces": [bar],
+        "layout": {**_BARS, "xaxis": axis, "showlegend": False},
+        "height": (90 if "title" in axis else 70) + 36 * len(names),
+    }
