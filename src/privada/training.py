@@ -11,6 +11,7 @@ from torch import nn
 
 from privada import checkpoint
 from privada.accounting import Budget, Ledger, Statement
+from privada.accounting.events import Tally
 from privada.clipping.losses import Loss
 from privada.core.errors import ArgumentError, CheckpointError
 from privada.core.randomness import SeededBits
@@ -185,6 +186,10 @@ class Trainer:
     def ledger(self) -> Ledger:
         """The ledger that the run is charged to."""
         return self._run.ledger
+
+    def planned(self) -> Tally:
+        """Return what the whole run is charged, by its plan; known before the first step."""
+        return self._run.planned(0, -1)
 
     def step(self) -> "Trainer":
         """Take one step of the method.

@@ -5,6 +5,7 @@ import sys
 import pytest
 from typer.testing import CliRunner
 
+import privada as pv
 from privada.cli.app import app, main
 
 
@@ -22,11 +23,19 @@ def command(monkeypatch, capsys):
     return run
 
 
-def test_demo_trains_within_its_budget_and_prints_the_statement():
+@pytest.fixture(autouse=True)
+def _elsewhere(monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+
+
+def test_demo_compares_methods_and_writes_the_report(tmp_path):
     result = CliRunner().invoke(app, ["demo", "--epochs", "10"])
     assert result.exit_code == 0
     assert "Accuracy on 360 other images" in result.output
+    for name in ("dp-sgd", "dp-adam", "dp-adam-wosm", "adadp"):
+        assert name in result.output
     assert "PRIVACY STATEMENT" in result.output
+    assert "adadp" in (tmp_path / "privada-demo.html").read_text()
 
 
 def test_demo_as_json_is_only_json_and_keeps_the_budget():
@@ -37,11 +46,14 @@ def test_demo_as_json_is_only_json_and_keeps_the_budget():
     assert fields["statement"]["epsilon"] <= 3
     assert fields["statement"]["private"]
     assert fields["accuracy"] > 0.75
+    assert len(fields["runs"]) == 4
+    assert fields["together"] > 3
 
 
 def test_runs_on_one_ledger_add_up_until_the_budget_ends(command, tmp_path):
     path = str(tmp_path / "digits.ledger")
     assert command("demo", "--epochs", "2", "--ledger", path)[0] == 0
+    assert len({charge.run for charge in pv.Ledger(path).charges()}) == 4
     code, output, errors = command("demo", "--epochs", "2", "--ledger", path)
     assert code == 2
     assert output == ""
