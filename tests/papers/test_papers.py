@@ -1,5 +1,6 @@
 """The papers' own experiments, as the scripts in papers/ run them."""
 
+import importlib
 import os
 import statistics
 from pathlib import Path
@@ -79,3 +80,16 @@ def test_adadps_on_film_reviews():
     settings = {"lr": 3.0, "clip": 3.0}  # as chosen on Amazon reviews
     errors = [imdb.imdb_error("adadps", settings, seed) for seed in range(3)]
     assert 1 - statistics.median(errors) >= 0.855
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not (Path(DATA) / "adult.csv.gz").is_file(), reason="PRIVADA_DATA has no Adult")
+def test_an_honest_search_on_adult():
+    tuning = importlib.import_module("papers.honest-selection.tuning")
+    train, test = tuning.adult()
+    found = tuning.search(
+        "DPAdamWOSM, own rate", train, 0, how="compose-pld", n_jobs=1,
+        grid={"lr": [0.006], "clip": [0.5]},
+    )  # fmt: skip
+    assert found.epsilon() <= tuning.BUDGET.epsilon
+    assert tuning.accuracy(found.model, test) >= 0.84
