@@ -159,13 +159,13 @@ def test_a_run_that_is_interrupted_goes_on(folder):
     command = [
         sys.executable, "-c", "from privada.cli import main; main()", "train", folder / "t.csv",
         "--schema", folder / "s.toml", "--epsilon", "2", "--output", folder / "out",
-        "--epochs", "60", "--batch-size", "5",
+        "--epochs", "120", "--batch-size", "5",
     ]  # fmt: skip
     process = subprocess.Popen(list(map(str, command)), stderr=subprocess.PIPE, text=True)
     while not (folder / "out" / "config.json").exists():
         assert process.poll() is None, process.stderr.read()
         time.sleep(0.05)
-    time.sleep(1.0)
+    time.sleep(0.3)
     process.send_signal(signal.SIGINT)
     _, said = process.communicate(timeout=60)
     assert process.returncode == 130, said
@@ -177,7 +177,7 @@ def test_a_run_that_is_interrupted_goes_on(folder):
     )
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
-    assert found["steps"] == 7_200
+    assert found["steps"] == 14_400
     assert found["epsilon"] <= 2.0
     assert not (folder / "out" / "checkpoint").exists()
 
