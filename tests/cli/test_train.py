@@ -156,6 +156,7 @@ def test_a_ledger_of_ones_own_adds_up(folder, train):
     assert not (folder / "b").exists()
 
 
+@pytest.mark.slow
 def test_a_run_that_is_interrupted_goes_on(folder):
     command = [
         sys.executable, "-c", "from privada.cli import main; main()", "train", folder / "t.csv",
