@@ -1,6 +1,11 @@
 """Settings for all tests."""
 
 import torch
+from hypothesis import settings
+
+# Nothing here is a test of time: machines are shared.
+settings.register_profile("unhurried", deadline=None)
+settings.load_profile("unhurried")
 
 
 def pytest_configure(config):

@@ -1,6 +1,7 @@
 import copy
 import math
 import warnings
+from collections import Counter
 from itertools import pairwise
 
 import numpy as np
@@ -11,7 +12,8 @@ from torch import nn
 from torch.utils.data import Dataset, TensorDataset
 
 import privada as pv
-from privada.accounting import events
+from privada.accounting import epsilon_of, events
+from privada.core.errors import ArgumentError, BudgetExceeded
 from privada.core.randomness import SeededBits
 from privada.noise.gaussian import add_noise_
 from privada.sampling import FixedSize, Poisson
@@ -429,3 +431,32 @@ def test_a_model_with_a_compiled_layer_is_refused():
     model = nn.Sequential(torch.compile(nn.Linear(5, 4)), nn.Linear(4, 3))
     with pytest.raises(pv.ModelError, match="compiled layer '0'"):
         trainer(model)
+
+
+def test_what_is_charged_under_the_name_of_a_run_is_within_its_budget():
+    budget = pv.Budget(1.0, 1e-4)
+    ledger = pv.Ledger(None, pv.Budget(5.0, 1e-4), dataset="patients")
+    other = events.gaussian(6.0)
+    ledger.charge({other: 1}, run="mine", purpose="statistics")
+    ledger.charge({other: 1}, run="another", purpose="statistics")
+    alone = trainer(budget=budget, noise_multiplier=None, delta=None)
+    mine = trainer(budget=budget, noise_multiplier=None, delta=None, ledger=ledger, run="mine")
+    assert mine.noise_multiplier > 1.05 * alone.noise_multiplier
+    mine.fit()
+    own = mine.planned() + Counter({other: 1})
+    assert 0.99 < mine.statement().run_epsilon == epsilon_of(own, 1e-4) <= 1.0
+    with pytest.raises(ArgumentError, match="a new run"):
+        trainer(budget=budget, noise_multiplier=None, delta=None, ledger=ledger, run="mine")
+
+
+def test_a_run_whose_budget_is_spent_before_it_begins_is_refused():
+    ledger = pv.Ledger(None, pv.Budget(5.0, 1e-4), dataset="patients")
+    ledger.charge({events.gaussian(2.0): 1}, run="mine", purpose="statistics")
+    with pytest.raises(BudgetExceeded, match="charged for already"):
+        trainer(
+            budget=pv.Budget(1.0, 1e-4),
+            noise_multiplier=None,
+            delta=None,
+            ledger=ledger,
+            run="mine",
+        )

@@ -5,12 +5,16 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from privada.core.errors import ArgumentError
+from privada.core.public import Public
 from privada.core.validation import positive, whole
-from privada.methods import DPAdamWOSM, Method, get
+from privada.geometry import public_gradients, public_moments
+from privada.methods import PAGAN, PASAN, AdaDPS, DPAdamWOSM, Method, get
 
 EPOCHS = 30.0
 # How far noise alone moves a weight over a whole run, and where gradients are clipped.
 _DRIFT, CLIP = 0.3, 0.5
+# How many public examples a step looks at.
+_PUBLIC_BATCH = 256
 
 
 def batch_size(records: int) -> int:
@@ -44,10 +48,17 @@ def learning_rate(steps: int) -> float:
     return _DRIFT / math.sqrt(whole("steps", steps))
 
 
-def named(name: str, **settings: Any) -> Method:
+def named(name: str, public: Any = None, **settings: Any) -> Method:
     """Return a method by its name, with some settings; those left out or None are its own.
 
-    Edge cases: a setting that it does not have, and a method that needs side information, are
+    Args:
+        name: as in `pv.methods.names()`.
+        public: public examples, as (inputs, targets). Methods that need them take a few hundred at
+            a time; AdaDPS scales by their gradients, PASAN and PAGAN by their moments. Others do
+            without.
+        settings: those of the method.
+
+    Edge cases: a setting that it does not have, and a method that lacks its public examples, are
     refused in words.
 
     Example:
@@ -57,6 +68,7 @@ def named(name: str, **settings: Any) -> Method:
     """
     kind: Any = get(name)
     given = {key: value for key, value in settings.items() if value is not None}
+    given |= {} if public is None else _side_information(kind, Public(public, _PUBLIC_BATCH))
     known = sorted(each.name for each in fields(kind))
     unknown = sorted(set(given) - set(known))
     if unknown:
@@ -67,10 +79,19 @@ def named(name: str, **settings: Any) -> Method:
         method: Method = kind(**given)
     except TypeError as error:
         raise ArgumentError(
-            f"Expected a method that needs nothing but settings, got {name}: {error}. Make it in "
-            "Python, with its side information."
+            f"Expected all that {name} needs, but {error}. Give a learning rate as lr, and public "
+            "examples where it uses them; for other side information, make it in Python."
         ) from error
     return method
+
+
+def _side_information(kind: Any, public: Public) -> dict[str, Any]:
+    """Return what a method makes of public examples, as its settings."""
+    if kind in (PASAN, PAGAN):
+        return {"geometry": public_moments(public)}
+    if kind is AdaDPS:
+        return {"geometry": public_gradients(public)}
+    return {"public": public} if "public" in {each.name for each in fields(kind)} else {}
 
 
 @dataclass(frozen=True)

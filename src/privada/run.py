@@ -57,6 +57,7 @@ class Settings:
     population: int | None
     unit: str
     engine: str
+    run: str | None = None
 
     def __post_init__(self) -> None:
         positive("batch_size", self.batch_size)
@@ -93,6 +94,8 @@ class Settings:
         if self.population is not None:
             whole("population", self.population)
         words("unit", self.unit)
+        if self.run is not None:
+            words("run", self.run)
         if self.seed is not None:
             whole("seed", self.seed, least=0)
 
@@ -130,7 +133,7 @@ class Run:
         clip: float,
         parts_of: Callable[[int], Steps],
         name: str,
-        run: str | None = None,
+        resumed: str | None = None,
         done: int = 0,
         clipping: Clipping = THRESHOLD,
     ) -> None:
@@ -166,16 +169,17 @@ class Run:
         self._try_model(model, loss)
         self.ledger = self._open_ledger()
         self.delta = self._find_delta()
-        self.run = run or f"{name}-{os.urandom(4).hex()}"
+        self.run = resumed or settings.run or f"{name}-{os.urandom(4).hex()}"
         self.noise_multiplier = self._calibrate()
-        self._check_continues()
+        self._check_continues(resumed is not None)
         self._last = self._within_own_budget()
-        self._check_affordable(resumed=run is not None)
+        self._check_affordable(resumed is not None)
         # what the ledger holds beside the steps that a resumed run goes on from
         self._before: Tally = self.ledger.totals() - self.planned(0, self.done)
         self.bits = {use: make_bits(settings.seed, use) for use in ("noise", "sampling", "model")}
         self.noise = GaussianNoise(self.bits["noise"])
         self._epsilons: dict[int, float] = {}
+        self.saved_after: int | None = None
         self.gate = Gate(
             records=self.records,
             engine=self._engine,
@@ -188,7 +192,7 @@ class Run:
             run=self.run,
             clip=clip,
             batch_size=settings.batch_size,
-            upcoming=lambda count: self.planned(self.done, count),
+            upcoming=self._upcoming,
             limit=settings.budget,
             clipping=clipping,
         )
@@ -282,22 +286,29 @@ class Run:
         if settings.noise_multiplier is not None:
             return float(settings.noise_multiplier)
         assert settings.budget is not None
-        before = epsilon_of(self.planned(0, self.plan.before(0), 1.0), self.delta)
-        if before > settings.budget.epsilon:
+        paid = self.own_tally() - self.own_tally("training")
+        before = epsilon_of(paid + self.planned(0, self.plan.before(0), 1.0), self.delta)
+        if before >= settings.budget.epsilon:
             raise BudgetExceeded(
-                f"Expected what comes before the first step to fit {settings.budget}, got an "
-                f"epsilon of {before:.4g} for {self.plan.before(0)} releases of second moments "
-                "alone. Give them more noise or fewer rounds. Nothing was charged."
+                f"Expected something to be left of {settings.budget} for the first step, got an "
+                f"epsilon of {before:.4g} for what comes before it: {self.plan.before(0)} releases "
+                f"of second moments, and {sum(paid.values())} that run {self.run!r} was charged "
+                "for already. Give them more noise or fewer rounds. Nothing was charged."
             )
 
         def cost(sigma: float) -> float:
-            return epsilon_of(self.planned(0, -1, sigma), self.delta)
+            return epsilon_of(paid + self.planned(0, -1, sigma), self.delta)
 
         return least_noise(cost, settings.budget.epsilon, str(settings.budget))
 
-    def _check_continues(self) -> None:
-        """Raise unless the ledger holds the steps that a resumed run goes on from."""
-        own = self.own_tally()
+    def _check_continues(self, resumed: bool) -> None:
+        """Raise unless the ledger holds the steps that a run goes on from, a new one no step."""
+        own = self.own_tally("training")
+        if own and not resumed:
+            raise ArgumentError(
+                f"Expected run to be the name of a new run, got run={self.run!r}, under which "
+                f"{self.ledger!r} holds {sum(own.values())} releases. Give another name, or resume."
+            )
         if any(own[event] < count for event, count in self.planned(0, self.done).items()):
             raise LedgerError(
                 f"Expected the ledger that run {self.run!r} was charged to, got {self.ledger!r}, "
@@ -313,7 +324,7 @@ class Run:
         holds each charge to the budget.
         """
         own, total = self.own_tally(), self._last
-        if self.settings.budget is None or own == self.planned(0, self.done):
+        if self.settings.budget is None or self.own_tally("training") == self.planned(0, self.done):
             return total
         low, high, tried = self.done, total + 1, total
         while high - low > 1:
@@ -355,6 +366,19 @@ class Run:
         base = self.noise_multiplier if sigma is None else sigma
         end = self._last if count < 0 else min(self._last, start + count)
         return self.plan.tally(self.sampler.event, base, start, end)
+
+    def _upcoming(self, count: int) -> Tally:
+        """Return the next releases, those before the next checkpoint at most, all left for -1.
+
+        What is reserved and lost in a crash is then no more than what is taken again.
+        """
+        if count > 0 and self.saved_after is not None:
+            count = min(count, max(1, self.saved_after - self.done))
+        return self.planned(self.done, count)
+
+    def save_after(self, step: int | None) -> None:
+        """Say after how many steps the next checkpoint is, None for no checkpoint."""
+        self.saved_after = None if step is None else self.plan.before(min(step, self.steps))
 
     def query(self, step: int) -> Release:
         """Return a release for a step, in the shape of the run."""
@@ -413,11 +437,11 @@ class Run:
             self._epsilons[queries] = epsilon_of(tally, self.delta)
         return self._epsilons[queries]
 
-    def own_tally(self) -> Tally:
-        """Return what this run has been charged."""
+    def own_tally(self, purpose: str | None = None) -> Tally:
+        """Return what this run has been charged, for one purpose or for all."""
         own: Tally = Counter()
         for charge in self.ledger.charges():
-            if charge.run == self.run:
+            if charge.run == self.run and purpose in (None, charge.purpose):
                 own[charge.event] += charge.count
         return own
 

@@ -55,6 +55,8 @@ class Trainer:
         seed: makes sampling and noise reproducible, and the release not private.
         population: a public figure to use instead of the number of records.
         unit: what one record stands for, in the statement's words.
+        run: the name under which it is charged, by default one of its own. What the ledger holds
+            under this name for other purposes, such as estimated bounds, is within the budget.
         resume: a checkpoint to go on from.
         engine: for experts and tests: "auto", "one-pass", "vmap" or "loop".
 
@@ -102,6 +104,7 @@ class Trainer:
         seed: int | None = None,
         population: int | None = None,
         unit: str = "record",
+        run: str | None = None,
         resume: str | os.PathLike[str] | None = None,
         engine: str = "auto",
     ) -> None:
@@ -123,6 +126,7 @@ class Trainer:
             population=population,
             unit=unit,
             engine=engine,
+            run=run,
         )
         self.model, self.method = model, method
         self._fingerprint = {
@@ -146,7 +150,7 @@ class Trainer:
             clipping=method.clipping,
             parts_of=self._plan,
             name=method.name,
-            run=None if saved is None else saved["run"],
+            resumed=None if saved is None else saved["run"],
             done=0 if saved is None else whole("done", saved["done"], least=0),
         )
         self._rule_state = self._parts.rule.init(self._run.parameters)
@@ -248,15 +252,18 @@ class Trainer:
         With `progress`, show a bar. With `checkpoint`, save there every `checkpoint_steps` steps,
         at the end, and when interrupted.
         """
-        whole("checkpoint_steps", checkpoint_steps)
+        every = whole("checkpoint_steps", checkpoint_steps)
         try:
             with _bar(progress, self) as advance:
                 while not self._finished:
+                    if checkpoint is not None:
+                        self._run.save_after((self._step // every + 1) * every)
                     self.step()
                     advance()
-                    if checkpoint is not None and self._step % checkpoint_steps == 0:
+                    if checkpoint is not None and self._step % every == 0:
                         self.save(checkpoint)
         finally:
+            self._run.save_after(None)
             if checkpoint is None:
                 self._run.gate.settle()
             else:

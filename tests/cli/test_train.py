@@ -74,7 +74,7 @@ def test_a_run_by_a_schema_fills_a_folder(folder, train):
     names = {path.name for path in (folder / "out").iterdir()}
     assert names == {
         "config.json", "history.json", "ledger", "metrics.json", "model.json",
-        "model.safetensors", "report.html", "run.json", "schema.toml", "statement.json",
+        "model.safetensors", "report.html", "schema.toml", "statement.json",
         "statement.txt",
     }  # fmt: skip
     ledger = pv.Ledger(folder / "out" / "ledger")
@@ -91,18 +91,126 @@ def test_a_run_by_a_schema_fills_a_folder(folder, train):
     assert facts["classes"] == ["no", "yes"]
 
 
-def test_without_a_schema_bounds_are_estimated_and_charged(folder, train):
+def test_without_a_schema_bounds_and_classes_are_estimated_and_charged(folder, train):
+    rare = [f"50,a,sicker {k}" for k in range(3)]
+    (folder / "t.csv").write_text("\n".join([*rows(3000), *rare]) + "\n")
     result = train("--target", "sick", *QUICK, "--json")
     assert result.code == 0, result.err
     found = json.loads(result.out)
     ledger = pv.Ledger(folder / "out" / "ledger")
-    purposes = [charge.purpose for charge in ledger.charges()]
-    assert purposes == ["statistics", "training"]
+    charges = ledger.charges()
+    assert [(c.purpose, c.count) for c in charges] == [("statistics", 2), ("training", 121)]
+    assert len({charge.run for charge in charges}) == 1
+    assert load(folder / "out")[1]["classes"] == ["no", "yes"]
+    said = " ".join(found["statement"]["assumptions"])
+    assert "a public population of 3,003" in said
+    assert "names and types of the columns are public" in said
     assert found["epsilon"] == ledger.epsilon()
     assert 1.9 < ledger.epsilon() <= 2.0
     schema = tables.Schema.read(folder / "out" / "schema.toml")
     assert schema.columns["age"].high == 128
     assert isinstance(schema.columns["ward"], tables.Hashed)
+
+
+def test_what_is_wrong_shows_before_a_query_is_paid_for(folder, train):
+    (folder / "t.csv").write_text("\n".join([*rows(3000), "old,a,no"]) + "\n")
+    (folder / "few.csv").write_text("\n".join(rows(200)) + "\n")
+    (folder / "alone.csv").write_text("sick\n" + "no\nyes\n" * 2000)
+    account = folder / "account"
+    with pv.Ledger(account, pv.Budget(9.0, 1e-5), dataset="t"):
+        pass
+    for table, more, words in [
+        ("t.csv", (), "age"),
+        ("few.csv", (), "Name the classes"),
+        ("few.csv", ("--class", "no", "--class", "yes", "--method", "adam"), "method"),
+        ("few.csv", ("--class", "no", "--class", "yes", "--model", "no_such:model"), "no_such"),
+        ("few.csv", ("--class", "no"), "class"),
+        ("alone.csv", (), "column"),
+    ]:
+        result = train("--target", "sick", "--ledger", account, *more, table=table)
+        assert result.code == 2, result.err
+        assert re.search(words, result.err), result.err
+        assert not (folder / "out").exists()
+        assert not pv.Ledger(account).totals()
+
+
+def test_classes_that_do_not_stand_out_stay_charged_and_can_be_named(folder, train):
+    ages = [row.split(",")[0] for row in rows(3000)[1:]]
+    text = ["age,sick", *(f"{age},person {k}" for k, age in enumerate(ages))]
+    (folder / "t.csv").write_text("\n".join(text) + "\n")
+    refused = train("--target", "sick", *QUICK)
+    assert refused.code == 2
+    assert "stays charged" in refused.err
+    spent = pv.Ledger(folder / "out" / "ledger").epsilon()
+    assert 0 < spent < 0.2
+    (folder / "t.csv").write_text("\n".join(text).replace("person 1", "yes") + "\n")
+    missing = train("--target", "sick", "--class", "no", "--class", "yes", *QUICK, "--resume")
+    assert missing.code == 2  # most rows have neither, which is said
+    assert "sick" in missing.err
+    assert pv.Ledger(folder / "out" / "ledger").epsilon() == spent
+
+
+def test_a_public_table_says_what_columns_are_and_helps_a_method(folder, train):
+    (folder / "p.csv").write_text("\n".join(rows(300, seed=1)) + "\n")
+    public = ("--target", "sick", "--public", folder / "p.csv")
+    result = train(*public, "--method", "adadps", "--lr", "0.1", *QUICK, "--json")
+    assert result.code == 0, result.err
+    found = json.loads(result.out)
+    schema = tables.Schema.read(folder / "out" / "schema.toml")
+    assert schema.columns["ward"] == tables.Category(["a", "b"], other=True)
+    assert {c.purpose for c in pv.Ledger(folder / "out" / "ledger").charges()} == {"training"}
+    assert "adadps" in found["method"]
+    assert "300 rows that were declared public" in " ".join(found["statement"]["assumptions"])
+    assert set(found["metrics"]) == {"accuracy on public rows"}
+    for method in ("dp-r-pub", "dp-adam-pub", "pda-dpmd", "pdp-sgd", "pasan", "pagan", "dp-sgd"):
+        again = train(*public, "--method", method, "--lr", "0.1", *QUICK, output=method)
+        assert again.code == 0, again.err
+    both = train(*public, "--public-rows", "ward=a", *QUICK, output="both")
+    assert both.code == 2
+    assert "--public-rows" in both.err
+    alone = train("--schema", folder / "s.toml", "--method", "adadps", *QUICK, output="alone")
+    assert alone.code == 2
+    assert "public" in alone.err
+
+
+def test_a_killed_run_goes_on_and_costs_no_more_than_was_asked_for(folder, train):
+    """It is killed between two checkpoints, on a ledger that would pay for far more."""
+    account = folder / "account"
+    with pv.Ledger(account, pv.Budget(9.0, 1e-4), dataset="t"):
+        pass
+    asked = [
+        "train", folder / "t.csv", "--target", "age", "--epsilon", "2", "--delta", "1e-4",
+        "--ledger", account, "--epochs", "20", "--batch-size", "50", "--output", folder / "out",
+    ]  # fmt: skip
+    program = """
+import os, signal, sys
+from privada.training import Trainer
+step = Trainer.step
+def killed(self):
+    if self.steps_done == 118:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return step(self)
+Trainer.step = killed
+from privada.cli import main
+main()
+"""
+    killed = subprocess.run([sys.executable, "-c", program, *map(str, asked)])
+    assert killed.returncode == -signal.SIGKILL
+    assert not (folder / "out" / "statement.json").exists()
+    with pv.Ledger(account) as ledger:
+        before = {c.purpose: c.count for c in ledger.charges()}
+    assert before["training"] >= 118
+    done = train(*asked[2:-2], "--resume", "--json", epsilon=None)
+    assert done.code == 0, done.err
+    found = json.loads(done.out)
+    assert 230 <= found["steps"] < 240  # some were paid for twice
+    assert f"{found['steps']} of 240 steps" in str(found["statement"])
+    with pv.Ledger(account) as ledger:
+        assert found["epsilon"] == ledger.epsilon() <= 2.0
+        assert {c.purpose: c.count for c in ledger.charges()}["statistics"] == 1
+    finished = train(*asked[2:-2], "--resume", epsilon=None)
+    assert finished.code == 2
+    assert "unfinished" in finished.err
 
 
 def test_public_rows_are_not_trained_on(folder, train):
@@ -127,9 +235,8 @@ def test_regression_and_other_models(folder, train):
     assert load(folder / "out")[1]["task"] == "regression"
     guessed = train("--target", "age", *QUICK, output="again", epsilon="5")
     assert guessed.code == 0, guessed.err
-    assert (
-        train("--target", "sick", "--method", "dp-sgd", "--lr", "1", *QUICK, output="x").code == 0
-    )
+    named = ("--target", "sick", "--class", "no", "--class", "yes", "--method", "dp-sgd")
+    assert train(*named, "--lr", "1", *QUICK, output="x").code == 0
 
 
 def test_a_configuration_file_says_the_same(folder, train):
@@ -167,7 +274,7 @@ def test_a_run_that_is_interrupted_goes_on(folder):
         # a test that runs in the background may have been told to ignore Ctrl-C
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )  # fmt: skip
-    while not (folder / "out" / "config.json").exists():
+    while not (folder / "out" / "checkpoint").exists():
         assert process.poll() is None, process.stderr.read()
         time.sleep(0.05)
     time.sleep(0.3)
@@ -295,12 +402,30 @@ def test_bad_input_without_a_schema(table, more, words, folder, train):
 def test_adult_with_defaults_alone(folder, train):
     """`privada train adult.csv.gz --target income --epsilon 1` reaches .84 on the test rows."""
     source = data_folder("adult.csv.gz") / "adult.csv.gz"
-    (folder / "adult.csv.gz").write_bytes(gzip.compress(gzip.decompress(source.read_bytes()), 1))
-    result = train(
-        "--target", "income", "--public-rows", "split=test", "--json", table="adult.csv.gz",
-        epsilon="1",
-    )  # fmt: skip
+    whole = gzip.decompress(source.read_bytes()).decode().splitlines()
+    split = whole[0].split(",").index("split")
+    for name in ("train", "test"):
+        some = [line for line in whole[1:] if line.split(",")[split] == name]
+        text = "\n".join([whole[0], *some]) + "\n"
+        (folder / f"{name}.csv.gz").write_bytes(gzip.compress(text.encode(), 1))
+    result = train("--target", "income", "--json", table="train.csv.gz", epsilon="1")
+    assert result.code == 0, result.err
+    found = json.loads(result.out)
+    assert pv.Ledger(folder / "out" / "ledger").epsilon() == found["epsilon"] <= 1.0
+    model, facts = load(folder / "out")
+    schema = tables.Schema.read(folder / "out" / "schema.toml")
+    test = tables.encode(tables.read(folder / "test.csv.gz", schema=schema), schema)
+    assert facts["classes"] == list(schema.target.classes)
+    right = model(torch.from_numpy(test.inputs.toarray())).argmax(dim=1).numpy() == test.targets
+    assert right.mean() >= 0.84
+
+
+def test_adult_with_public_rows(folder, train):
+    source = data_folder("adult.csv.gz") / "adult.csv.gz"
+    (folder / "adult.csv.gz").write_bytes(source.read_bytes())
+    rows = ("--public-rows", "split=test")
+    result = train("--target", "income", *rows, "--json", table="adult.csv.gz", epsilon="1")
     assert result.code == 0, result.err
     found = json.loads(result.out)
     assert found["metrics"]["accuracy on public rows"] >= 0.84
-    assert pv.Ledger(folder / "out" / "ledger").epsilon() == found["epsilon"] <= 1.0
+    assert {c.purpose for c in pv.Ledger(folder / "out" / "ledger").charges()} == {"training"}

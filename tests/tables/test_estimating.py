@@ -19,9 +19,10 @@ from privada.tables import (
     draft,
     encode,
     estimate_bounds,
+    estimate_classes,
     read,
 )
-from privada.tables.estimating import BINS, _edges, bins_of, release_histograms
+from privada.tables.estimating import BINS, _edges, bins_of, least_records, release_histograms
 from tests.data import data_folder
 
 ASKED = Number(bounds="estimate")
@@ -237,3 +238,71 @@ def test_adult_s_bounds_are_found_within_a_small_budget():
     assert (found.columns["hours_per_week"].low, found.columns["hours_per_week"].high) == (8, 128)
     assert found.columns["capital_gain"].low == 0
     assert found.columns["capital_gain"].high == 2.0**14
+
+
+# ---------------------------------------------------------------------- classes
+
+
+def classes(*counts, n=0):
+    """Return a table with so many records of each class, and `n` of which no two are alike."""
+    listed = [f"class {k}" for k, count in enumerate(counts) for _ in range(count)]
+    return Table({"y": listed + [f"person {k}" for k in range(n)]})
+
+
+def test_classes_stand_out_and_what_few_records_have_does_not():
+    account = ledger()
+    found = estimate_classes(
+        classes(2000, 300, 5, n=3000), "y", ledger=account, noise_multiplier=10.0
+    )
+    assert found == ("class 0", "class 1")
+    (charge,) = account.charges()
+    assert (charge.event, charge.count, charge.purpose) == (events.gaussian(10.0), 1, "statistics")
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_no_single_record_is_ever_told_of(seed):
+    """The noise ends before eleven standard deviations, so this is certain, not likely."""
+    found = estimate_classes(
+        classes(400, n=5000), "y", ledger=ledger(), noise_multiplier=1.0, seed=seed
+    )
+    assert found == ("class 0",)
+
+
+@pytest.mark.parametrize(("margin", "shown"), [(6.0, True), (-6.0, False)])
+def test_the_threshold_is_where_it_is_said_to_be(margin, shown):
+    count = round(least_records(10.0) + margin * 10.0)
+    for seed in range(50):
+        found = estimate_classes(
+            classes(5000, count), "y", ledger=ledger(), noise_multiplier=10.0, seed=seed
+        )
+        assert ("class 1" in found) == shown
+
+
+def test_classes_are_paid_for_before_a_value_is_read():
+    class Unread(Table):
+        def texts(self, name):
+            raise AssertionError("a value was read")
+
+    unread = Unread({"y": ["a"] * 5000})
+    with pytest.raises(BudgetExceeded):
+        estimate_classes(unread, "y", ledger=ledger(pv.Budget(0.01, 1e-6)), noise_multiplier=1.0)
+    account = ledger()
+    with pytest.raises(AssertionError):
+        estimate_classes(unread, "y", ledger=account, noise_multiplier=1.0)
+    assert account.totals()
+
+
+def test_too_few_records_for_classes_are_refused_before_the_charge():
+    account = ledger()
+    with pytest.raises(DataError, match="Nothing was charged"):
+        estimate_classes(classes(100, 100), "y", ledger=account, noise_multiplier=10.0)
+    with pytest.raises(ArgumentError, match="one of"):
+        estimate_classes(classes(1000), "x", ledger=account, noise_multiplier=1.0)
+    assert not account.totals()
+
+
+def test_missing_values_are_no_class():
+    table = Table({"y": [None, "", "?", "NA"] * 1000 + ["a"] * 1000})
+    assert estimate_classes(table, "y", ledger=ledger(), noise_multiplier=5.0) == ("a",)
+    absent = Table({"y": [None] * 1000})
+    assert estimate_classes(absent, "y", ledger=ledger(), noise_multiplier=5.0) == ()

@@ -35,8 +35,16 @@ def _stoppable(advice: str) -> Iterator[None]:
 
 
 @app.callback()
-def _options() -> None:
-    """Train models under differential privacy, with an honest bill."""
+def _options(
+    debug: Annotated[  # found by main, wherever it stands
+        bool, typer.Option("--debug", help="Show where an error arose.")
+    ] = False,
+) -> None:
+    """Train models under differential privacy, with an honest bill.
+
+    What you asked for and cannot be had, or is wrong, is one
+    line and exit code 2; Ctrl-C is 130.
+    """
 
 
 @app.command()
@@ -165,8 +173,8 @@ def train(
     schema: Annotated[
         str | None,
         typer.Option(
-            help="What the columns are; `privada schema` drafts one. Without it, text is hashed "
-            "and bounds of numbers are estimated by a query, charged within --epsilon."
+            help="What the columns are; `privada schema` drafts one. Without it and public rows, "
+            "text is hashed, and bounds and classes are estimated, charged within --epsilon."
         ),
     ] = None,
     classes: Annotated[
@@ -193,10 +201,18 @@ def train(
         float | None, typer.Option(help="Learning rate. Default: 0.3 / sqrt(steps).")
     ] = None,
     clip: Annotated[float | None, typer.Option(help="Clip norm. Default: 0.5.")] = None,
+    public: Annotated[
+        str | None,
+        typer.Option(
+            help="A public table with the same columns: for bounds and categories where there is "
+            "no --schema, for methods that take public examples, and for metrics."
+        ),
+    ] = None,
     public_rows: Annotated[
         str | None,
         typer.Option(
-            help="column=value of rows that are public: not trained on, but used for metrics."
+            help="column=value of rows that are public, as a public table would be; they are not "
+            "trained on."
         ),
     ] = None,
     unit: Annotated[str | None, typer.Option(help="What a row stands for, in words.")] = None,
@@ -227,7 +243,8 @@ def train(
 
     Ctrl-C stops it cleanly; --resume goes on.
     """
-    from privada.cli.train import merged, run_train, show, to_dict
+    from privada.cli.train import run_train, show, to_dict
+    from privada.cli.wanted import merged
 
     wanted = merged(
         config,
@@ -235,7 +252,8 @@ def train(
             "epsilon": epsilon, "target": target, "schema": schema, "classes": classes,
             "delta": delta, "method": method, "model": model, "hidden": hidden,
             "batch_size": batch_size, "epochs": epochs, "lr": lr, "clip": clip,
-            "public_rows": public_rows, "unit": unit, "ledger": ledger, "seed": seed,
+            "public": public, "public_rows": public_rows, "unit": unit, "ledger": ledger,
+            "seed": seed,
         },
     )  # fmt: skip
     with _stoppable("Go on with --resume."):
@@ -354,8 +372,18 @@ def tune(
 
 def main() -> None:
     """Run the command line; a mistake of the user's is one line and exit code 2."""
+    asked = [word for word in sys.argv[1:] if word != "--debug"]
+    debug = len(asked) < len(sys.argv) - 1
     try:
-        app()
-    except PrivadaError as error:
-        typer.echo(f"privada: {error}", err=True)
-        raise SystemExit(2) from None
+        app(args=asked)
+    except Exception as error:
+        if debug:
+            raise
+        if isinstance(error, PrivadaError):
+            typer.echo(f"privada: {error}", err=True)
+            raise SystemExit(2) from None
+        words = f"{type(error).__name__}: {error}".replace("\n", " ")
+        typer.echo(
+            f"privada: {words}. That should not happen; --debug shows where it did.", err=True
+        )
+        raise SystemExit(1) from None

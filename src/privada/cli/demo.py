@@ -17,6 +17,8 @@ from privada.accounting.events import Tally
 from privada.core.errors import BudgetExceeded
 from privada.report import Entry, write
 
+_DATASET = "handwritten digits"
+
 
 @dataclass(frozen=True)
 class Run:
@@ -68,10 +70,11 @@ def run_demo(
     data = inputs[~test], targets[~test]
     budget = pv.Budget(epsilon, delta)
 
-    def trainer(method: pv.methods.Method, account: Any) -> pv.Trainer:
+    def trainer(method: pv.methods.Method, account: pv.Ledger | None) -> pv.Trainer:
+        own = pv.Ledger(None, budget, dataset=_DATASET) if account is None else account
         return pv.Trainer(
             _zero_model(), torch.nn.CrossEntropyLoss(), data, method=method,
-            batch_size=batch_size, epochs=epochs, budget=budget, ledger=account,
+            batch_size=batch_size, epochs=epochs, budget=budget, ledger=own,
         )  # fmt: skip
 
     steps = trainer(pv.methods.DPSGD(lr=1.0), None).steps
@@ -104,7 +107,7 @@ def _zero_model() -> torch.nn.Module:
 
 def _account(path: Path, everything: Tally, budget: pv.Budget) -> pv.Ledger:
     """Return the ledger of a file, new or with room for all runs."""
-    ledger = pv.Ledger(path, None if path.exists() else budget, dataset=None)
+    ledger = pv.Ledger(path) if path.exists() else pv.Ledger(path, budget, dataset=_DATASET)
     if ledger.budget is not None:
         cost = epsilon_of(ledger.totals() + everything, ledger.budget.delta)
         if cost > ledger.budget.epsilon:

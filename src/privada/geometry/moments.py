@@ -92,6 +92,8 @@ class known_moments(Moments):
 
     Values are a number, a vector over all trainable parameters, or a map from parameter names.
 
+    Guarantee: that of the shape made of them, provided that they do not depend on the private data.
+
     Example:
         >>> import torch, privada as pv
         >>> moments = pv.geometry.known_moments(torch.tensor([1.0, 0.25]))

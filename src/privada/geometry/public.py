@@ -161,6 +161,8 @@ def theorem_2(gamma: float = 1.0, eps: float = 1e-8) -> dict[str, Callable[[int]
     beta_t = 1 - gamma / t and eps_t = eps / sqrt(t), t counting public gradients from 1. It goes
     with a learning rate of `updates.inverse_sqrt`.
 
+    Guarantee: as for `public_gradients`; both are known before the first step.
+
     Example:
         >>> import privada as pv
         >>> pv.geometry.theorem_2(gamma=0.5)["decay"](10)

@@ -1,7 +1,7 @@
 """Tables: from files to features and targets, by a schema that does not leak.
 
 Bounds and categories come from a schema, from public data, or from a query that is charged; never
-silently from the private table. Only `estimate_bounds` needs torch, and loads it when first used.
+silently from the private table. Only these queries need torch, and load it when first used.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -23,7 +23,7 @@ from privada.tables.schema import Schema
 from privada.tables.table import Table
 
 if TYPE_CHECKING:
-    from privada.tables.estimating import estimate_bounds
+    from privada.tables.estimating import estimate_bounds, estimate_classes
 
 __all__ = [
     "Category",
@@ -43,13 +43,14 @@ __all__ = [
     "encode",
     "encode_inputs",
     "estimate_bounds",
+    "estimate_classes",
     "read",
 ]
 
 
 def __getattr__(name: str) -> Any:
-    if name == "estimate_bounds":
-        from privada.tables.estimating import estimate_bounds
+    if name in ("estimate_bounds", "estimate_classes"):
+        from privada.tables import estimating
 
-        return estimate_bounds
+        return getattr(estimating, name)
     raise AttributeError(f"module 'privada.tables' has no attribute {name!r}")

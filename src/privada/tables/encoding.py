@@ -55,8 +55,9 @@ def encode(table: Table, schema: Schema) -> Encoded:
 
     Edge cases: NaN is a missing value; an infinite one is refused. So are, with their row, a
     missing target, a class that is not listed, and an unlisted value of a category without
-    `other`. Columns that the schema does not list are refused. Bounds that are still to be
-    estimated are refused.
+    `other`. A target with `others = "leave-out"` leaves out records of which the first two are
+    true; there, row i is that of the i-th record that is left. Columns that the schema does not
+    list are refused. Bounds that are still to be estimated are refused.
 
     Example:
         >>> from privada.tables import Category, Range, Schema, Table, encode
@@ -73,6 +74,9 @@ def encode(table: Table, schema: Schema) -> Encoded:
     """
     schema.check(table.names)
     _refuse_pending(schema)
+    if isinstance(schema.target, Classes) and schema.target.others == "leave-out":
+        listed = frozenset(schema.target.classes)
+        table = table.take(np.array([c in listed for c in table.texts(schema.target.column)], bool))
     targets = _targets(table, schema)
     return Encoded(_inputs(table, schema), targets, schema.features)
 

@@ -1,6 +1,7 @@
-"""Bounds of private columns, by one query that is charged before any value is read."""
+"""Bounds and classes of private columns, by queries that are charged before any value is read."""
 
 import math
+from collections.abc import Collection
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,6 +14,7 @@ from privada.core.randomness import make_bits
 from privada.core.validation import fraction, positive
 from privada.core.values import Release
 from privada.noise import GaussianNoise
+from privada.tables.cells import MISSING
 from privada.tables.schema import Schema
 from privada.tables.table import Numbers, Table
 
@@ -21,6 +23,9 @@ _LEAST, _POWERS = -24, 64
 BINS = 2 * _POWERS + 1
 # The chance, at most, that an empty bin is taken for one with records in it.
 _FALSE_ALARM = 1e-5
+# A class must stand so many standard deviations out of the noise, and one record more. That a
+# class of one record does has a chance of 2e-28, which no delta in use can tell from zero.
+_OUTSTANDING = 11.0
 
 
 def bins_of(values: Numbers) -> NDArray[np.int64]:
@@ -154,6 +159,85 @@ def estimate_bounds(
             )
         found[name] = bounds
     return schema.with_bounds(found)
+
+
+def least_records(noise_multiplier: float) -> int:
+    """Return how many records a class needs to be found, but for noise on that number.
+
+    Example:
+        >>> from privada.tables.estimating import least_records
+        >>> least_records(10.0)
+        111
+    """
+    return math.ceil(1 + _OUTSTANDING * positive("noise_multiplier", noise_multiplier))
+
+
+def estimate_classes(
+    table: Table,
+    column: str,
+    *,
+    ledger: Ledger,
+    noise_multiplier: float | None = None,
+    budget: Budget | None = None,
+    run: str = "classes",
+    missing: Collection[str] = MISSING,
+    seed: int | None = None,
+) -> tuple[str, ...]:
+    """Return the classes that stand out in a private column, sorted, by a charged query.
+
+    One Gaussian release: how many records each class has. Those with fewer than eleven standard
+    deviations of the noise, and one record more, are left out, so that a class that few records
+    have stays hidden.
+
+    Args:
+        table: the private table.
+        column: the column that holds the classes.
+        ledger: what the query is charged to.
+        noise_multiplier: the noise's standard deviation, in records. Give this or `budget`.
+        budget: the cost of this query by itself, from which the multiplier is calibrated.
+        run: the name under which it is charged, for the purpose "statistics".
+        missing: the texts that stand for a missing value, which is not a class.
+        seed: reproducible noise for experiments; then nothing is private.
+
+    Guarantee: the charge is on the ledger, durably, before any value is read. Adding or removing a
+    record moves one count by 1; if that makes a class appear or vanish, the class had one record,
+    and it is told of with a probability below 2e-28, the delta that is not on the ledger.
+
+    Edge cases: of records without a class nothing is told. A table in which no two classes can have
+    enough records is refused before the charge. If fewer than two stand out, that is what is
+    returned.
+
+    Raises:
+        BudgetExceeded: before any value is read.
+
+    Example:
+        >>> import privada as pv
+        >>> from privada.tables import Table, estimate_classes
+        >>> table = Table({"sick": ["no", "yes"] * 2000 + ["Smith, at home"]})
+        >>> ledger = pv.Ledger(None, pv.Budget(1.0, 1e-6), dataset="patients")
+        >>> estimate_classes(table, "sick", ledger=ledger, noise_multiplier=20.0)
+        ('no', 'yes')
+
+    Reference: Korolova et al. (2009), Releasing Search Queries and Clicks Privately, Algorithm 1,
+    for noisy counts above a threshold.
+    """
+    sigma = _multiplier(noise_multiplier, budget)
+    if column not in table.names:
+        raise ArgumentError(f"Expected column to be one of {table.names}, got {column!r}.")
+    if table.size < 2 * least_records(sigma):
+        raise DataError(
+            f"Expected at least {2 * least_records(sigma):,} records to find the classes of "
+            f"{column!r} in the noise, got {table.size:,}. Name the classes. Nothing was charged."
+        )
+    event, noise = events.gaussian(sigma), GaussianNoise(make_bits(seed, "classes"))
+    ledger.charge({event: 1}, run=run, purpose="statistics")
+    texts = [text if text not in missing else None for text in table.texts(column)]
+    known = sorted({text for text in texts if text is not None})
+    places = {text: place for place, text in enumerate(known)}
+    found = np.array([places.get(text, -1) for text in texts], dtype=np.int64)
+    release = noise.release(histogram_sum([found], len(known)), sigma, 1)
+    counts = release.value.numpy()
+    return tuple(known[k] for k in np.flatnonzero(counts > 1 + _OUTSTANDING * release.noise_std))
 
 
 def _multiplier(noise_multiplier: float | None, budget: Budget | None) -> float:

@@ -301,6 +301,10 @@ class Classes:
     Args:
         column: the column that holds it.
         classes: all of them, at least two.
+        others: what becomes of a record with none of these: "refuse", or "leave-out".
+
+    Edge cases: how many records are left out is private. Where they are, give the trainer the
+    number of all as `population`.
 
     Example:
         >>> from privada.tables import Classes
@@ -310,9 +314,11 @@ class Classes:
 
     column: str
     classes: Sequence[str]
+    others: str = "refuse"
 
     def __post_init__(self) -> None:
         words("column", self.column)
+        one_of("others", self.others, ("refuse", "leave-out"))
         remedy = "List every class that there can be; a single one leaves nothing to learn."
         object.__setattr__(self, "classes", _listed("classes", self.classes, 2, remedy))
 

@@ -29,6 +29,8 @@ def public_rmsprop(public: Any, decay: float = 0.9, eps: float = 1e-8) -> Rule:
     s <- decay s + (1 - decay) g^2 for the average public gradient g at the current parameters, and
     the step is -lr v / (sqrt(s) + eps).
 
+    Guarantee: post-processing of releases and of examples that are declared public.
+
     Example:
         >>> import numpy as np
         >>> from privada.updates import public_rmsprop
@@ -63,6 +65,8 @@ def public_adam(
     m <- b1 m + (1 - b1) (mix v + (1 - mix) g), s <- b2 s + (1 - b2) g^2 for the average public
     gradient g at the current parameters; both are corrected for their start at zero.
 
+    Guarantee: post-processing of releases and of examples that are declared public.
+
     Example:
         >>> import numpy as np
         >>> from privada.updates import public_adam
@@ -93,6 +97,8 @@ def mixed_with_public(public: Any, weight: float | Callable[[int], float]) -> Ru
     """Return descent along weight v + (1 - weight) g, g being the average public gradient.
 
     `weight` is a number in [0, 1] or a function of the step, counted from 0.
+
+    Guarantee: post-processing of releases and of examples that are declared public.
 
     Example:
         >>> import numpy as np
@@ -137,6 +143,8 @@ def public_subspace(public: Any, dimensions: int, every: int = 1) -> Rule:
 
     The directions are the leading right singular vectors of the matrix of public gradients, at the
     parameters as they are at every `every`-th step.
+
+    Guarantee: post-processing of releases and of examples that are declared public.
 
     Edge cases: no more directions are used than there are public gradients in a batch or than
     these span. A public batch of m examples takes memory for m gradients.

@@ -1,0 +1,249 @@
+"""What `privada train` trains on: a table, by a schema that someone gave, drafted or paid for."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from privada import tables
+from privada.accounting import Ledger
+from privada.accounting.calibration import noise_multiplier
+from privada.cli.wanted import Wanted
+from privada.core.errors import ArgumentError, DataError
+from privada.tables.kinds import Target
+
+# The share of epsilon that finding bounds and classes may cost by themselves.
+_FOR_QUERIES = 0.1
+
+_TOLD = "What the columns are, their bounds and classes, was said without looking at these records."
+_TYPES = "The names and types of the columns are public."
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """The private records and the public ones, encoded.
+
+    `population` is how many private records the table has, of which those without a class that is
+    known are not in `train`; `assumptions` are what the schema rests on, in words.
+    """
+
+    train: tuple[Any, Any]
+    public: tuple[Any, Any] | None
+    schema: tables.Schema
+    population: int
+    assumptions: tuple[str, ...]
+
+    @property
+    def leaves_out(self) -> bool:
+        """Whether records may have been left out, so that how many there are is private."""
+        return getattr(self.schema.target, "others", "refuse") == "leave-out"
+
+    @property
+    def outputs(self) -> int:
+        """How many numbers a model has to return."""
+        target = self.schema.target
+        return len(target.classes) if isinstance(target, tables.Classes) else 1
+
+
+@dataclass(frozen=True)
+class Rows:
+    """The private rows of a table and the public ones, not encoded yet.
+
+    `schema` is what is known of them; without it, `types` say what can be known for nothing.
+    """
+
+    private: tables.Table
+    public: tables.Table | None
+    schema: tables.Schema | None
+    types: dict[str, str | int]
+    assumptions: tuple[str, ...]
+
+
+def read(path: Path, asked: Wanted, known: Path) -> Rows:
+    """Return the rows and what is known of them without a look at private values.
+
+    `known` is the schema of a run that is resumed, if there is such a file.
+    """
+    schema = _given(asked, known)
+    said: tuple[str, ...] = (_TOLD,)
+    table = tables.read(path, schema=schema)
+    chosen = _public_rows(table, asked)
+    private, public = table, None
+    if chosen is not None:
+        private, public = table.take(~chosen), table.take(chosen)
+    if asked.public is not None:
+        if public is not None:
+            raise ArgumentError("Expected one of --public and --public-rows, got both.")
+        public = tables.read(Path(asked.public), schema=schema)
+    types = {} if schema is not None else _types(path, asked)
+    if schema is None and public is not None:
+        schema, said = _drafted(public, asked)
+    return Rows(private, public, schema, types, said)
+
+
+def _given(asked: Wanted, known: Path) -> tables.Schema | None:
+    if known.exists():
+        return tables.Schema.read(known)
+    if asked.schema is None:
+        return None
+    schema = tables.Schema.read(asked.schema)
+    if asked.target not in (None, schema.target.column):
+        raise ArgumentError(
+            f"Expected --target to be left out or {schema.target.column!r}, as the schema says, "
+            f"got {asked.target!r}."
+        )
+    return schema
+
+
+def _public_rows(table: tables.Table, asked: Wanted) -> np.ndarray[Any, np.dtype[np.bool_]] | None:
+    """Return which rows were declared public, None if none were."""
+    if asked.public_rows is None:
+        return None
+    name, equals, value = asked.public_rows.partition("=")
+    if not equals or name not in table.names:
+        raise ArgumentError(
+            f"Expected --public-rows column=value with a column of the table, got "
+            f"{asked.public_rows!r}."
+        )
+    chosen = np.asarray(table.texts(name) == value, dtype=bool)
+    if not chosen.any() or chosen.all():
+        raise ArgumentError(
+            f"Expected --public-rows to choose some rows and leave some, got "
+            f"{asked.public_rows!r}, which chooses {int(chosen.sum())} of {table.size}."
+        )
+    return chosen
+
+
+def _types(path: Path, asked: Wanted) -> dict[str, str | int]:
+    if asked.target is None:
+        raise ArgumentError("Expected --target, or --schema, got neither.")
+    types = tables.column_types(path)
+    if asked.target not in types:
+        raise ArgumentError(
+            f"Expected --target to be a column of {path.name}, got {asked.target!r}. Its columns: "
+            f"{', '.join(types)}."
+        )
+    return types
+
+
+def _drafted(public: tables.Table, asked: Wanted) -> tuple[tables.Schema, tuple[str, ...]]:
+    """Return a schema from public rows, and what it rests on."""
+    drafted = tables.draft(public, target=_name(asked), public=True)
+    if asked.classes:
+        drafted = replace(drafted, target=tables.Classes(_name(asked), asked.classes))
+    said = (
+        f"Bounds, categories and classes are those of {public.size:,} rows that were declared "
+        "public."
+    )
+    return drafted, (said,)
+
+
+# ---------------------------------------------------------------------- what is charged
+
+
+def rehearse(rows: Rows, asked: Wanted) -> Inputs | None:
+    """Return the records by a schema with made-up bounds and classes, None if none are needed.
+
+    What is wrong with the table, and with what is made of it, then shows before it is paid for.
+    """
+    schema = rows.schema
+    if schema is None:
+        known = _known_target(rows.types, asked)
+        schema = _guessed(rows.types, asked, known or tables.Classes(_name(asked), ("0", "1")))
+    elif not schema.pending:
+        return None
+    schema = schema.with_bounds(dict.fromkeys(schema.pending, (0.0, 1.0)))
+    if rows.schema is None and isinstance(schema.target, tables.Classes) and not asked.classes:
+        targets = np.arange(rows.private.size) % 2
+        train = tables.encode_inputs(rows.private, schema), targets
+    else:
+        train = tables.encode(rows.private, schema).data
+    public = None if rows.public is None else tables.encode(rows.public, schema).data
+    return Inputs(train, public, schema, rows.private.size, ())
+
+
+def prepare(rows: Rows, asked: Wanted, *, ledger: Ledger, delta: float, run: str) -> Inputs:
+    """Return the records, encoded; bounds and classes that no one knows are estimated, charged."""
+    schema, said = rows.schema, rows.assumptions
+    queries = _Queries(rows.private, asked, ledger, delta, run)
+    if schema is None:
+        target = _known_target(rows.types, asked) or queries.classes(_name(asked))
+        schema, said = _guessed(rows.types, asked, target), (_TYPES,)
+    schema = queries.bounds(schema)
+    return Inputs(
+        train=tables.encode(rows.private, schema).data,
+        public=None if rows.public is None else tables.encode(rows.public, schema).data,
+        schema=schema,
+        population=rows.private.size,
+        assumptions=said,
+    )
+
+
+def _name(asked: Wanted) -> str:
+    assert asked.target is not None
+    return asked.target
+
+
+def _known_target(types: Mapping[str, str | int], asked: Wanted) -> Target | None:
+    """Return the target, None if its classes are to be found."""
+    name = _name(asked)
+    if asked.classes:
+        return tables.Classes(name, asked.classes)
+    return tables.Range(name, bounds="estimate") if types[name] == "number" else None
+
+
+@dataclass(frozen=True)
+class _Queries:
+    """Charged looks at the private rows, as noisy as both of them together may cost."""
+
+    private: tables.Table
+    asked: Wanted
+    ledger: Ledger
+    delta: float
+    run: str
+
+    @property
+    def _sigma(self) -> float:
+        share = _FOR_QUERIES * self.asked.epsilon
+        return noise_multiplier(epsilon=share, delta=self.delta, sampling_rate=1.0, steps=2)
+
+    def classes(self, column: str) -> tables.Classes:
+        found = tables.estimate_classes(
+            self.private, column, ledger=self.ledger, noise_multiplier=self._sigma, run=self.run,
+            seed=self.asked.seed,
+        )  # fmt: skip
+        if len(found) < 2:
+            raise DataError(
+                f"Expected at least two classes of {column!r} to stand out of the noise, got "
+                f"{len(found)}. The query stays charged. Name the classes: --class, once for each."
+            )
+        return tables.Classes(column, found, others="leave-out")
+
+    def bounds(self, schema: tables.Schema) -> tables.Schema:
+        if not schema.pending:
+            return schema
+        return tables.estimate_bounds(
+            self.private, schema, ledger=self.ledger, noise_multiplier=self._sigma, run=self.run,
+            seed=self.asked.seed,
+        )  # fmt: skip
+
+
+def _guessed(types: Mapping[str, str | int], asked: Wanted, target: Target) -> tables.Schema:
+    """Return a schema from names and types alone; bounds are left to a query."""
+    kinds: dict[str, Callable[[], Any]] = {
+        "number": lambda: tables.Number(bounds="estimate"),
+        "text": tables.Hashed,
+        "words": tables.Text,
+    }
+    columns = {}
+    for name, kind in types.items():
+        if isinstance(kind, int):
+            raise ArgumentError(
+                f"Expected a schema for the matrix {name!r}, whose bounds cannot be estimated. "
+                "Draft one: privada schema."
+            )
+        if name != asked.target:
+            columns[name] = kinds[kind]()
+    return tables.Schema(target, columns)
