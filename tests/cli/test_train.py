@@ -173,6 +173,53 @@ def test_a_public_table_says_what_columns_are_and_helps_a_method(folder, train):
     assert "public" in alone.err
 
 
+@pytest.mark.parametrize("ending", ["csv", "jsonl", "parquet"])
+def test_text_becomes_a_bag_of_words(ending, folder, train):
+    rng = np.random.default_rng(0)
+    texts = [" ".join(rng.choice(["good", "bad", "film", "plot", "long"], 9)) for _ in range(3000)]
+    liked = ["yes" if t.count("good") > t.count("bad") else "no" for t in texts]
+    path = folder / f"reviews.{ending}"
+    if ending == "csv":
+        path.write_text("words,liked\n" + "".join(map("{},{}\n".format, texts, liked)))
+    elif ending == "jsonl":
+        pairs = zip(texts, liked, strict=True)
+        path.write_text("".join(json.dumps({"words": t, "liked": y}) + "\n" for t, y in pairs))
+    else:
+        arrow = pytest.importorskip("pyarrow")
+        columns = arrow.table({"words": texts, "liked": liked})
+        pytest.importorskip("pyarrow.parquet").write_table(columns, path)
+    declared = ("--text", "words") if ending == "parquet" else ()
+    result = train("--target", "liked", *declared, "--json", table=path.name, epsilon="8")
+    assert result.code == 0, result.err
+    model, _ = load(folder / "out")
+    schema = tables.Schema.read(folder / "out" / "schema.toml")
+    assert isinstance(schema.columns["words"], tables.Text)
+    encoded = tables.encode(tables.read(path, schema=schema), schema)
+    right = model(torch.from_numpy(encoded.inputs.toarray())).argmax(dim=1).numpy()
+    assert (right == encoded.targets).mean() > 0.75
+    refused = train("--target", "liked", "--text", "liked", table=path.name, output="x")
+    assert refused.code == 2
+    assert "--text" in refused.err
+
+
+def test_matrices_of_an_archive(folder, train):
+    rng = np.random.default_rng(0)
+    pixels = rng.integers(0, 256, (800, 6))
+    np.savez(folder / "a.npz", pixels=pixels, label=pixels.argmax(axis=1))
+    alone = train("--target", "label", table="a.npz")
+    assert alone.code == 2
+    assert "privada schema" in alone.err
+    (folder / "a.toml").write_text(
+        '[target]\ncolumn = "label"\nclasses = [0, 1, 2, 3, 4, 5]\n\n'
+        '[columns.pixels]\nkind = "matrix"\nwidth = 6\nlow = 0\nhigh = 255\n'
+    )
+    result = train("--schema", folder / "a.toml", "--json", table="a.npz", epsilon="8")
+    assert result.code == 0, result.err
+    model, _ = load(folder / "out")
+    found = model(torch.from_numpy(pixels / 255).float()).argmax(dim=1).numpy()
+    assert (found == pixels.argmax(axis=1)).mean() > 0.6
+
+
 def test_a_killed_run_goes_on_and_costs_no_more_than_was_asked_for(folder, train):
     """It is killed between two checkpoints, on a ledger that would pay for far more."""
     account = folder / "account"

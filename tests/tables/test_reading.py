@@ -354,6 +354,8 @@ def test_types_are_those_of_the_first_record_alone(file):
     lines = file("t.jsonl", '{"a": 1, "b": "x", "c": null, "d": true}\nrubbish')
     assert column_types(lines) == {"a": "number", "b": "text", "c": "text", "d": "text"}
     assert column_types(file("t.txt", "some words\n")) == {"text": "words"}
+    path = file("w.csv", "a,b\nfour words are few,but five words are text\n1,2\n")
+    assert column_types(path) == {"a": "text", "b": "words"}
     with pytest.raises(DataError, match="at least one record"):
         column_types(file("t.csv", "a,b\n"))
 

@@ -181,6 +181,13 @@ def train(
         list[str] | None,
         typer.Option("--class", help="A class that the target can have; repeat for each."),
     ] = None,
+    text: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="A column of text, to be made a bag of words; may be repeated. In .csv and .jsonl "
+            "one whose first cell has five words is taken for text."
+        ),
+    ] = None,
     delta: Annotated[
         float | None,
         typer.Option(help="The budget's delta. Default: the largest power of ten below n^-1.1."),
@@ -250,7 +257,7 @@ def train(
         config,
         {
             "epsilon": epsilon, "target": target, "schema": schema, "classes": classes,
-            "delta": delta, "method": method, "model": model, "hidden": hidden,
+            "text": text, "delta": delta, "method": method, "model": model, "hidden": hidden,
             "batch_size": batch_size, "epochs": epochs, "lr": lr, "clip": clip,
             "public": public, "public_rows": public_rows, "unit": unit, "ledger": ledger,
             "seed": seed,

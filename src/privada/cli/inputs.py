@@ -125,12 +125,19 @@ def _types(path: Path, asked: Wanted) -> dict[str, str | int]:
             f"Expected --target to be a column of {path.name}, got {asked.target!r}. Its columns: "
             f"{', '.join(types)}."
         )
-    return types
+    for name in asked.text:
+        if types.get(name) not in ("text", "words") or name == asked.target:
+            raise ArgumentError(
+                f"Expected --text to be a column of text other than the target, got {name!r}."
+            )
+    return types | dict.fromkeys(asked.text, "words")
 
 
 def _drafted(public: tables.Table, asked: Wanted) -> tuple[tables.Schema, tuple[str, ...]]:
     """Return a schema from public rows, and what it rests on."""
     drafted = tables.draft(public, target=_name(asked), public=True)
+    columns = {**drafted.columns, **{name: tables.Text() for name in asked.text}}
+    drafted = replace(drafted, columns=columns)
     if asked.classes:
         drafted = replace(drafted, target=tables.Classes(_name(asked), asked.classes))
     said = (

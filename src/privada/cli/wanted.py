@@ -17,6 +17,7 @@ class Wanted:
     target: str | None = None
     schema: str | None = None
     classes: tuple[str, ...] = ()
+    text: tuple[str, ...] = ()
     delta: float | None = None
     method: str | None = None
     model: str = "linear"
@@ -51,7 +52,7 @@ def merged(config: Path | None, given: Mapping[str, Any]) -> Wanted:
             f"{', '.join(sorted(names))}."
         )
     found |= {key: value for key, value in given.items() if value not in (None, (), [])}
-    for name in ("classes", "hidden"):
+    for name in ("classes", "text", "hidden"):
         if name in found:
             value = found[name]
             found[name] = tuple(value) if isinstance(value, list | tuple) else (value,)

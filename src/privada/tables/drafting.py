@@ -169,7 +169,7 @@ def draft_types(path: Source, *, target: str) -> str:
 
     Numbers get the placeholder "?" for low and high, which `Schema.read` refuses until it is
     filled in, or replaced by `bounds = "estimate"`. Text gets 32 hashed buckets, for which no
-    value needs to be known.
+    value needs to be known; text of at least five words is a bag of words.
 
     Guarantee: of the private table, only names, types and shapes are used, which are taken to be
     public. Where a file declares no types, in CSV and JSON lines, they are those of the first

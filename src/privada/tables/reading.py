@@ -227,6 +227,8 @@ def _read_text(path: Path, schema: "Schema | None") -> Columns:
 
 # ---------------------------------------------------------------------- NumPy archives
 
+# A cell of so many words is text, and not one of some values.
+_WORDS = 5
 _CSR_PARTS = ("data", "indices", "indptr", "shape")
 _CSR_NOTES = ("format", "_is_array")  # which SciPy adds
 
@@ -397,7 +399,8 @@ def column_types(path: Source) -> dict[str, str | int]:
     """Return for each column "number", "text" or "words", or the width of a matrix.
 
     Types are what a file declares. CSV and JSON lines declare none: there a column has the type of
-    its cell in the first record. No other value is looked at.
+    its cell in the first record, which is "words" if it has at least five. No other value is looked
+    at.
 
     Example:
         >>> from pathlib import Path
@@ -435,7 +438,9 @@ def _first_record(path: Path, found: str) -> dict[str, Any]:
 
 
 def _cell_type(cell: str | None) -> str:
-    return "number" if _is_number(cell and cell.strip()) else "text"
+    if _is_number(cell and cell.strip()):
+        return "number"
+    return "words" if len((cell or "").split()) >= _WORDS else "text"
 
 
 def _array_type(array: Any) -> str | int:
