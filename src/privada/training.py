@@ -177,6 +177,11 @@ class Trainer:
         return self._step
 
     @property
+    def batch_size(self) -> float:
+        """The expected number of records in a step."""
+        return self._run.settings.batch_size
+
+    @property
     def noise_multiplier(self) -> float:
         """The calibrated or given noise multiplier."""
         return self._run.noise_multiplier

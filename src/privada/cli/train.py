@@ -198,9 +198,19 @@ def _write(output: Path, trained: Trained) -> None:
         features=list(schema.features),
         method=trainer.method.describe(),
     )
+    asked = json.loads((output / _RUN).read_text(encoding="utf-8"))
+    chosen = {
+        "method": trainer.method.describe(),
+        "batch_size": trainer.batch_size,
+        "steps": trainer.steps,
+        "noise_multiplier": trainer.noise_multiplier,
+        "delta": trainer.statement().delta,
+    }
+    said = {name: value for name, value in asked.items() if value not in (None, [])}
     statement = trained.statement
     history = [asdict(step) for step in trainer.history]
     texts = {
+        _RUN: json.dumps(said | chosen, indent=2) + "\n",
         "statement.txt": f"{statement}\n",
         "history.json": json.dumps(history) + "\n",
         "metrics.json": json.dumps(trained.metrics, indent=2) + "\n",

@@ -329,14 +329,7 @@ def charges(accounts: Sequence[Account]) -> Safe:
                 _rows(listed, names),
                 numbers=(3,),
                 wide=(2,),
-                foot=[
-                    "all",
-                    "",
-                    "",
-                    figure(total, f"{total:,}", "releases"),
-                    moment(min(each.first for each in listed)),
-                    moment(max(each.last for each in listed)),
-                ],
+                foot=["all", "", "", figure(total, f"{total:,}", "releases"), "", ""],
             )
         )
     note = element(
