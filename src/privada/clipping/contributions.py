@@ -77,6 +77,37 @@ def _where(kept: Tensor, values: Tensor) -> Tensor:
     return torch.where(kept.view(-1, *[1] * (values.ndim - 1)), values, 0.0)
 
 
+class Memory:
+    """Memory that is used again, step after step, for what is made and dropped in each.
+
+    Fresh memory comes a page at a time, and may cost more than the product that fills it. It grows
+    to what a step has wanted. A copy begins with none.
+    """
+
+    def __init__(self) -> None:
+        self._held = torch.empty(0)
+        self._taken = 0
+
+    def __reduce__(self) -> tuple[type["Memory"], tuple[()]]:
+        return Memory, ()
+
+    def renew(self) -> None:
+        """Begin a step: what was taken before is not used any more."""
+        if self._taken > self._held.numel():
+            self._held = self._held.new_empty(0)  # before the larger one is there
+            self._held = self._held.new_empty(self._taken)
+        self._taken = 0
+
+    def take(self, shape: Sequence[int], like: Tensor) -> Tensor:
+        """Return memory of a shape, and of the type of a tensor, with anything in it."""
+        if (self._held.dtype, self._held.device) != (like.dtype, like.device):
+            self._held = like.new_empty(0)
+        start, self._taken = self._taken, self._taken + math.prod(shape)
+        if self._taken > self._held.numel():
+            return like.new_empty(shape)
+        return self._held[start : self._taken].view(shape)
+
+
 class Whole:
     """Gradients that are kept as they are: (examples, *shape)."""
 
@@ -150,7 +181,7 @@ class Outer:
         """How many numbers the factors take."""
         return self.inputs.numel() + self.outputs.numel()
 
-    def compact(self, room: int) -> "Outer | Whole":
+    def compact(self, room: int, memory: Memory) -> "Outer | Whole":
         """Return the gradients themselves where that saves a product and there is room for them.
 
         With them, the sum takes one pass over m n numbers an example; without, a product over all
@@ -160,7 +191,8 @@ class Outer:
         dear = positions > 8 and positions * positions * (m + n) > 8 * m * n
         if not dear or examples * m * n > room:
             return self
-        return Whole(self.piece, self.materialise(0, examples))
+        gradients = memory.take((examples, m, n), self.inputs)
+        return Whole(self.piece, torch.bmm(self.outputs.mT, self.inputs, out=gradients))
 
     def squared_norms(self, weights: Weights | None) -> Tensor:
         """Return each example's weighted squared norm."""
@@ -175,25 +207,29 @@ class Outer:
     def _by_blocks(self, weights: PieceWeights | None) -> Tensor:
         """Return squared norms from gradients that are made a block of rows at a time.
 
-        A block stays in the cache until it is squared and added up.
+        A block stays in the cache until it is squared and added up, and takes the place of the one
+        before: fresh memory would cost as much as the product.
         """
         examples, _, n = self.inputs.shape
         m, width = self.outputs.shape[2], n * self.inputs.element_size()
         found = torch.zeros(examples, dtype=torch.float64, device=self.inputs.device)
+        rounding, seen = torch.zeros_like(found), []
+        memory = self.inputs.new_empty(0)
         for start, stop in spans(examples, m * width, _BLOCK_BYTES):
-            inputs, outputs = self.inputs[start:stop], self.outputs[start:stop].mT
+            inputs, outputs = self.inputs[start:stop], self.outputs[start:stop]
+            seen += [lengths(inputs.flatten(1)), lengths(outputs.flatten(1))]
+            rounding[start:stop] = _rounding(inputs, outputs, weights)
             for top, bottom in spans(m, (stop - start) * width, _BLOCK_BYTES):
-                block = torch.bmm(outputs[:, top:bottom], inputs).flatten(1)
+                shape = stop - start, bottom - top, n
+                if memory.numel() < math.prod(shape):
+                    memory = self.inputs.new_empty(math.prod(shape))
+                block = memory[: math.prod(shape)].view(shape)
+                block = torch.bmm(outputs.mT[:, top:bottom], inputs, out=block).flatten(1)
                 if weights is not None:
                     block.mul_(weights.inverse[top:bottom].reshape(-1))
                 found[start:stop] += row_squares(block)
-        return with_rounding(found, self._rounding(weights))
-
-    def _rounding(self, weights: PieceWeights | None) -> Tensor:
-        inputs, outputs = self.inputs, self.outputs
-        if weights is not None:
-            inputs, outputs = inputs * weights.bounds[1], outputs * weights.bounds[0]
-        return rounding_of(inputs, outputs)
+        self._note_longest(seen, None)
+        return with_rounding(found, rounding)
 
     def _of_vectors(self, a: Tensor, b: Tensor, weights: PieceWeights | None) -> Tensor:
         if weights is None or weights.separable:
@@ -264,20 +300,24 @@ class Outer:
 
     def add_to(self, flat: Tensor, factors: Tensor) -> None:
         """Add the weighted sum of the gradients."""
-        self.piece.of(flat).addmm_(*self._scaled(factors))
+        self._sum(self.piece.of(flat), factors, beta=1)
 
     def write_to(self, flat: Tensor, factors: Tensor) -> None:
         """Put the weighted sum of the gradients in the place of what is there."""
-        torch.mm(*self._scaled(factors), out=self.piece.of(flat))
+        self._sum(self.piece.of(flat), factors, beta=0)
 
-    def _scaled(self, factors: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the matrices whose product is the weighted sum."""
+    def _sum(self, total: Tensor, factors: Tensor, beta: int) -> None:
+        """Make a total `beta` times itself and the weighted sum of the gradients."""
         inputs, outputs, each = self.inputs, self.outputs, factors.view(-1, 1, 1)
         if inputs.shape[2] < outputs.shape[2]:  # scale the narrower of the two
             inputs = inputs * each
         else:
             outputs = outputs * each
-        return outputs.flatten(0, 1).t(), inputs.flatten(0, 1)
+        if outputs.is_contiguous() and inputs.is_contiguous():
+            rows, columns = outputs.flatten(0, 1), inputs.flatten(0, 1)
+            torch.addmm(total, rows.t(), columns, beta=beta, out=total)
+        else:  # which joining examples and positions would copy
+            torch.addbmm(total, outputs.mT, inputs, beta=beta, out=total)
 
     def extreme(self) -> Tensor | None:
         """Return the examples that have huge factors."""
@@ -287,8 +327,9 @@ class Outer:
 
     def rounding(self, weights: Weights | None) -> Tensor | None:
         """Return the rounding of sums over several positions."""
-        several = self.inputs.shape[1] > 1
-        return self._rounding(weights_of(weights, self.piece)) if several else None
+        if self.inputs.shape[1] == 1:
+            return None
+        return _rounding(self.inputs, self.outputs, weights_of(weights, self.piece))
 
     def materialise(self, start: int, stop: int) -> Tensor:
         """Return the gradients of some examples."""
@@ -297,6 +338,12 @@ class Outer:
     def drop(self, kept: Tensor) -> None:
         """Make some examples' gradients zero."""
         self.inputs, self.outputs = _where(kept, self.inputs), _where(kept, self.outputs)
+
+
+def _rounding(inputs: Tensor, outputs: Tensor, weights: PieceWeights | None) -> Tensor:
+    if weights is not None:
+        inputs, outputs = inputs * weights.bounds[1], outputs * weights.bounds[0]
+    return rounding_of(inputs, outputs)
 
 
 def _sizes(a: Tensor, b: Tensor) -> Tensor:

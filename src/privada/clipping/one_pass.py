@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from privada.clipping.batch import Batch, call
 from privada.clipping.clips import THRESHOLD, ByNorm, Clipping, factors_in
-from privada.clipping.contributions import Contribution, Outer, combine
+from privada.clipping.contributions import Contribution, Memory, Outer, combine
 from privada.clipping.losses import Loss, example_losses
 from privada.clipping.norms import either, spans
 from privada.clipping.pieces import Piece, Weights, apart
@@ -81,6 +81,7 @@ class OnePassEngine:
         self.whole_modules: frozenset[str] = frozenset()
         self.half = False  # whether autocast makes numbers short
         self._weights: tuple[Tensor, int, Weights] | None = None
+        self._memory = Memory()
         self._modules: list[tuple[str, nn.Module]] = []
         width = self._find_layouts(example)
         self._modules = [
@@ -115,7 +116,7 @@ class OnePassEngine:
                 raise NotFollowed("its output changes its shape")
             return example_losses(self._loss, outputs, batch.targets)
 
-    def _contributions(self, batch: Batch) -> list[Contribution]:
+    def _contributions(self, batch: Batch, memory: Memory) -> list[Contribution]:
         recorder = self._recorder(batch.size, self._layouts)
         losses = self._forward(recorder, batch)
         if recorder.unknown:
@@ -128,7 +129,9 @@ class OnePassEngine:
                     losses.sum(), [recorder.anchor, *copies], allow_unused=True
                 )
             with torch.no_grad():
-                return self._by_parameter(recorder, gradients, batch.size)
+                found = self._by_parameter(recorder, gradients, batch.size)
+                memory.renew()
+                return _compacted(found, memory)
 
     def _no_autocast(self) -> torch.autocast:
         return torch.autocast(self._parameters.device.type, enabled=False)
@@ -150,7 +153,7 @@ class OnePassEngine:
                 found += parts
             else:
                 found.append(combine(parts, self._wholes[name], examples))
-        return _compacted(found)
+        return found
 
     def _owner(self, piece: Piece) -> str:
         """Return the name of the parameter that a piece is part of."""
@@ -181,7 +184,7 @@ class OnePassEngine:
         for chunk in batch.chunks(self._chunk):
             rows: Iterable[Tensor]
             try:
-                contributions = self._contributions(chunk)
+                contributions = self._contributions(chunk, self._memory)
             except NotFollowed:  # not as made-up examples did: one by one is always right
                 rows = self._reference.rows(chunk.dense())
             else:
@@ -207,7 +210,7 @@ class OnePassEngine:
         """Yield the gradients of the examples as rows, some at a time."""
         for chunk in batch.chunks(self._chunk):
             try:
-                contributions = self._contributions(chunk)
+                contributions = self._contributions(chunk, Memory())
             except NotFollowed:
                 yield from self._reference.rows(chunk.dense())
                 continue
@@ -479,13 +482,13 @@ def _shrinks(shape: torch.Size, fewer: torch.Size | None, dimension: int, size: 
     return shape[dimension] * (size - 1) == fewer[dimension] * size
 
 
-def _compacted(contributions: list[Contribution]) -> list[Contribution]:
+def _compacted(contributions: list[Contribution], memory: Memory) -> list[Contribution]:
     """Replace factors by gradients where that saves work, within the memory that factors take."""
     room = sum(each.factor_size for each in contributions if isinstance(each, Outer | Patches))
     found = []
     for each in contributions:
         if isinstance(each, Outer | Patches):
-            small = each.compact(room)
+            small = each.compact(room, memory)
             room -= 0 if small is each else small.factor_size
             each = small
         found.append(each)

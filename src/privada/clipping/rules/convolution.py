@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from privada.clipping.contributions import Contribution, Outer, Whole
+from privada.clipping.contributions import Contribution, Memory, Outer, Whole
 from privada.clipping.norms import (
     CHUNK_BYTES,
     extreme,
@@ -76,15 +76,15 @@ class Patches:
         """How many numbers the factors take."""
         return self._inputs.numel() + self._outputs.numel()
 
-    def compact(self, room: int) -> "Patches | Whole":
+    def compact(self, room: int, memory: Memory) -> "Patches | Whole":
         """Return the gradients themselves where there is room for them."""
         examples = self._inputs.shape[0]
         if examples * self.piece.size > room or self._by_gram():
             return self
-        return Whole(
-            self.piece,
-            torch.cat([self.materialise(*span) for span in self._spans()]),
-        )
+        gradients = memory.take((examples, *self.piece.shape), self._inputs)
+        for start, stop in self._spans():
+            gradients[start:stop] = self.materialise(start, stop)
+        return Whole(self.piece, gradients)
 
     def _spans(self) -> Iterable[tuple[int, int]]:
         places = math.prod(self._outputs.shape[3:]) * self._outputs.shape[1]
