@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 import privada as pv
+import privada.report
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -29,9 +30,11 @@ MODULES = [
 PARTS = (
     pv,
     pv.accounting,
+    pv.clipping,
     pv.geometry,
     pv.methods,
     pv.noise,
+    privada.report,
     pv.sampling,
     pv.selection,
     pv.tables,

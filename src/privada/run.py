@@ -34,7 +34,7 @@ from privada.noise import GaussianNoise, Schedule
 from privada.plan import Plan
 from privada.public import ModelSide
 from privada.sampling import FixedSize, Poisson, Sampler
-from privada.updates import Controller
+from privada.updates import Controller, Rule
 
 SAMPLING = ("poisson", "fixed-size")
 # Distinct points per doubling at which a run's epsilon is computed for its history.
@@ -115,6 +115,10 @@ class Steps(Protocol):
     def controller(self) -> Controller:
         """How many releases a step takes."""
 
+    @property
+    def rule(self) -> Rule:
+        """What is made of the releases."""
+
 
 class Run:
     """A run: everything between the private records and the method, and the bill.
@@ -155,7 +159,7 @@ class Run:
             settings.epochs * self.population / settings.batch_size  # type: ignore[operator]
         )
         parts = parts_of(self.steps)
-        self.shape = parts.geometry
+        self.shape, self._rule = parts.geometry, parts.rule
         self.plan = Plan(
             self.steps,
             parts.schedule,
@@ -493,8 +497,9 @@ class Run:
                 "The ledger is in memory: runs on the same data elsewhere are not counted here. "
                 "Give the trainer a ledger file to add them up."
             )
-        if self.shape.source:
-            listed.append(f"Side information: {self.shape.source}.")
+        sources = dict.fromkeys(s for s in (self.shape.source, self._rule.source) if s)
+        if sources:
+            listed.append(f"Side information: {'; '.join(sources)}.")
         if not self.noise.secure:
             listed.append(
                 "seeded: not a private release. Sampling and noise follow from a seed that is "

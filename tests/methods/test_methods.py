@@ -42,3 +42,24 @@ def test_a_schedule_that_returns_nonsense_is_refused():
     controller = pv.updates.scheduled(lambda step: -1.0)
     with pytest.raises(pv.ArgumentError, match="lr"):
         controller.rate(0)
+
+
+@pytest.mark.parametrize(
+    "method",
+    [
+        lambda public: pv.methods.DPRPub(lr=0.1, public=public),
+        lambda public: pv.methods.DPAdamPub(lr=0.1, public=public),
+        lambda public: pv.methods.PDADPMD(lr=0.1, public=public),
+        lambda public: pv.methods.PDPSGD(lr=0.1, public=public, dimensions=2),
+        lambda public: pv.methods.AdaDPS(lr=0.1, geometry=pv.geometry.public_gradients(public)),
+    ],
+    ids=["dp-r-pub", "dp-adam-pub", "pda-dpmd", "pdp-sgd", "adadps"],
+)
+def test_the_statement_says_that_examples_were_declared_public(method):
+    x, y = torch.rand(60, 3), torch.arange(60) % 2
+    trainer = pv.Trainer(
+        torch.nn.Linear(3, 2), torch.nn.CrossEntropyLoss(), (x, y), method=method((x[:9], y[:9])),
+        batch_size=10, steps=1, noise_multiplier=1.0, delta=1e-3,
+    )  # fmt: skip
+    said = [each for each in trainer.statement().assumptions if "Side information" in each]
+    assert said == ["Side information: gradients of examples declared public."]

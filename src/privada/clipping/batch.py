@@ -15,6 +15,12 @@ class Batch:
     """Inputs and targets of some examples, first dimension the example. Private.
 
     `groups` has the number of the micro-batch that each example is in; None if each is by itself.
+
+    Example:
+        >>> import torch
+        >>> from privada.clipping import Batch
+        >>> [part.size for part in Batch(torch.ones(5, 2), torch.zeros(5)).chunks(2)]
+        [2, 2, 1]
     """
 
     inputs: Any

@@ -50,6 +50,25 @@ def make_engine(
     "auto" takes one pass, and per-example gradients for a model that its rules cannot follow: by
     vmap, or else one example at a time. A compiled model is run as it was before compilation. Each
     engine can clip in each way.
+
+    Guarantee: what the engine returns has the sensitivity that it says, for models that treat
+    examples one by one; on made-up examples it was held to a loop over them.
+
+    Raises:
+        ArgumentError: the model or the loss does not accept the data's shapes and types.
+        ModelError: the model mixes examples, or is compiled in parts.
+
+    Example:
+        >>> import torch
+        >>> from privada.clipping import Batch, make_engine
+        >>> from privada.core.tensors import Parameters
+        >>> from privada.geometry import Whitening
+        >>> model, batch = torch.nn.Linear(3, 1), Batch(torch.ones(4, 3), torch.zeros(4, 1))
+        >>> parameters = Parameters(model)
+        >>> engine = make_engine("auto", model, torch.nn.MSELoss(), parameters, batch)
+        >>> clipped = engine.clipped_sum(batch, Whitening(None, None), clip=0.5)
+        >>> clipped.value.shape, clipped.sensitivity
+        (torch.Size([4]), 0.5)
     """
     one_of("engine", how, ENGINES)
     checked(clipping)
@@ -65,6 +84,12 @@ def make_engine(
         except Exception as error:  # whatever a user's model raises
             failures.append(error)
             continue
+        if isinstance(engine, OnePassEngine) and engine.whole_modules:
+            warnings.warn(
+                f"No rule knows how the modules {sorted(engine.whole_modules)} use their "
+                "parameters: gradients are made for each example there, with more memory.",
+                stacklevel=3,
+            )
         if kind != "one-pass" and failures and how == "auto":
             warnings.warn(
                 f"The fast engine cannot follow this model ({failures[0]}), so gradients are made "
@@ -112,12 +137,6 @@ def _tried(
             engine.clipping = clipping
             if clipping.by_norm is None:  # it needs gradients, which are made in another way
                 _compare(engine, loop, example)
-        if engine.whole_modules:
-            warnings.warn(
-                f"No rule knows how the modules {sorted(engine.whole_modules)} use their "
-                "parameters: gradients are made for each example there, with more memory.",
-                stacklevel=4,
-            )
         return engine
     reference = PerExampleEngine(model, loss, parameters, kind, clipping=clipping)
     reference.clipped_sum(example, Whitening(None, None), 1.0)

@@ -25,7 +25,7 @@ class DPAdaGrad(Method):
         'dp-adagrad (clip=1.0, lr=0.1, eps=1e-10)'
 
     Reference: Li et al. (2022), Private Adaptive Optimization with Side Information (000),
-    Appendix C; Asi et al. (2021), Private Adaptive Gradient Methods (004), Section 5.
+    Appendix C; Asi et al. (2021), Private Adaptive Gradient Methods (004), Section 6.
     """
 
     name: ClassVar[str] = "dp-adagrad"

@@ -12,6 +12,8 @@ from privada.core.validation import fraction, positive, share, whole
 from privada.core.values import Release
 from privada.updates.rules import Move, Rule, State
 
+_SOURCE = "gradients of examples declared public"
+
 
 def _starting(examples: Public, *names: str) -> Callable[[Parameters], State]:
     """Return the first state: no steps, vectors of zero. The model must accept the examples."""
@@ -50,7 +52,7 @@ def public_rmsprop(public: Any, decay: float = 0.9, eps: float = 1e-8) -> Rule:
         move = Move(release.gradient.div_(second.sqrt().add_(eps)), -lr)
         return move, {"step": state["step"] + 1, "second": second}
 
-    return Rule(_starting(examples, "second"), update)
+    return Rule(_starting(examples, "second"), update, source=_SOURCE)
 
 
 def public_adam(
@@ -90,7 +92,7 @@ def public_adam(
         move = Move(first / root, -lr / (1 - beta1**step))
         return move, {"step": step, "first": first, "second": second}
 
-    return Rule(_starting(examples, "first", "second"), update)
+    return Rule(_starting(examples, "first", "second"), update, source=_SOURCE)
 
 
 def mixed_with_public(public: Any, weight: float | Callable[[int], float]) -> Rule:
@@ -121,7 +123,7 @@ def mixed_with_public(public: Any, weight: float | Callable[[int], float]) -> Ru
         shown = parameters.public_gradient(examples, step)
         return Move(shown.lerp(release.gradient, part), -lr), {"step": step + 1}
 
-    return Rule(_starting(examples), update)
+    return Rule(_starting(examples), update, source=_SOURCE)
 
 
 def falling_weight(steps: int) -> Callable[[int], float]:
@@ -169,7 +171,7 @@ def public_subspace(public: Any, dimensions: int, every: int = 1) -> Rule:
         along = basis.t() @ (basis @ release.gradient)
         return Move(along, -lr), {"step": step + 1, "basis": basis}
 
-    return Rule(_starting(examples, "basis"), update)
+    return Rule(_starting(examples, "basis"), update, source=_SOURCE)
 
 
 def _leading(rows: torch.Tensor, dimensions: int) -> torch.Tensor:

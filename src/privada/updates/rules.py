@@ -48,7 +48,8 @@ class Rule:
 
     `init(parameters)` returns the first state; `update(release, state, parameters, lr)` returns
     the move and the next state; `answer(state)` returns the parameters that the whole run stands
-    for, if these are not the last ones.
+    for, if these are not the last ones. `source` says what else it uses, which the statement
+    repeats.
 
     Guarantee: a rule sees releases only, so whatever it does is post-processing.
 
@@ -61,6 +62,7 @@ class Rule:
     init: Callable[[Parameters], State]
     update: Update
     answer: Callable[[State], Tensor | None] = as_it_is
+    source: str = ""
 
 
 def sgd(onto: Projection | None = None) -> Rule:
