@@ -28,7 +28,7 @@ from privada.clipping.norms import (
 from privada.clipping.pieces import Piece, PieceWeights, Weights, weights_of
 
 # A block of squares that stays in the cache between the two operations on it.
-_CACHE_BYTES = 1 << 19
+_CACHE_BYTES = 1 << 20
 # How many columns of squares are added up in one go.
 _COLUMNS = 1024
 # A block of gradients that does.
