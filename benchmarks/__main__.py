@@ -1,6 +1,6 @@
 """`make bench`: run everything and write benchmarks/results/.
 
-`python -m benchmarks engine` runs one part.
+`python -m benchmarks engine` runs one part, `python -m benchmarks engine CNN` one model of it.
 """
 
 import json
@@ -55,11 +55,11 @@ def foundation() -> None:
 def main() -> None:
     RESULTS.mkdir(exist_ok=True)
     warnings.simplefilter("ignore")
-    wanted = sys.argv[1:] or ["foundation", "engine"]
-    if "foundation" in wanted:
+    part, *models = sys.argv[1:] or ["all"]
+    if part in ("all", "foundation"):
         foundation()
-    if "engine" in wanted:
-        engine.write(RESULTS, machine())
+    if part in ("all", "engine"):
+        engine.write(RESULTS, machine(), tuple(models))
 
 
 if __name__ == "__main__":

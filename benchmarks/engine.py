@@ -117,10 +117,10 @@ def _over_the_limit(seconds: dict[str, list[float]], name: str) -> list[float]:
     )
 
 
-def compare() -> list[dict[str, object]]:
-    """Return times and memory of every contender on every model."""
+def compare(cases: list[Case]) -> list[dict[str, object]]:
+    """Return times and memory of every contender on some models."""
     rows = []
-    for case in CASES:
+    for case in cases:
         memory, slow = {}, {}
         for name in CONTENDERS:
             try:
@@ -183,7 +183,8 @@ def page(rows: list[dict], panels: dict, machine: dict[str, object]) -> str:
         "Written by `make bench`. One step is forward, backward, clipping, noise and update on a "
         "given batch. Contenders take turns within one process; figures are medians over steps, "
         f"and of these over {PROCESSES} processes, since one can be slower than another for as "
-        "long as it lives; ratios are taken within a process. The limit is a "
+        "long as it lives; ratios are taken within a process. A row may have been measured again "
+        "by itself (`python -m benchmarks engine transformer`). The limit is a "
         "plain step and one draw of torch's normals over all parameters. Memory is the most "
         "that a process with nothing else in it holds during steps, beyond what importing took. "
         f"Machine: {facts}.",
@@ -228,9 +229,25 @@ def page(rows: list[dict], panels: dict, machine: dict[str, object]) -> str:
     return "\n".join(text) + "\n"
 
 
-def write(results: Path, machine: dict[str, object]) -> None:
-    """Measure everything and write engine.json, engine.md and two charts."""
-    rows, panels = compare(), growth()
+def write(results: Path, machine: dict[str, object], only: tuple[str, ...] = ()) -> None:
+    """Measure everything and write engine.json, engine.md and two charts.
+
+    With `only`, models whose names begin so are measured again, and the rest stays as it is there.
+    """
+    if only:
+        kept = json.loads((results / "engine.json").read_text())
+        again = {
+            row["model"]: row for row in compare([c for c in CASES if c.name.startswith(only)])
+        }
+        rows = [again.get(row["model"], row) for row in kept["rows"]]
+        panels = {
+            title: {
+                name: {float(at): ms for at, ms in line.items()} for name, line in panel.items()
+            }
+            for title, panel in kept["growth"].items()
+        }
+    else:
+        rows, panels = compare(CASES), growth()
     (results / "engine.json").write_text(
         json.dumps({"machine": machine, "rows": rows, "growth": panels}, indent=2) + "\n"
     )
