@@ -1,12 +1,14 @@
 import json
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
 import privada as pv
 from privada.cli.app import app, main
+from privada.core.errors import LedgerError
 
 
 @pytest.fixture
@@ -85,3 +87,42 @@ def test_help_names_the_commands(command):
     code, output, _ = command("--help")
     assert code == 0
     assert "demo" in output
+
+
+def test_papers_are_listed_and_cited(command):
+    code, output, _ = command("papers")
+    assert code == 0
+    for number in ("000", "001", "002", "003", "004"):
+        assert number in output
+    assert command("papers", "adadp", "--bibtex")[1].startswith("@inproceedings{koskela2020")
+    listed = json.loads(command("papers", "--json")[1])
+    known = pv.methods.names()
+    assert all(method in known for paper in listed for method in paper["methods"])
+    root = Path(__file__).parent.parent.parent
+    for recipe in (recipe for paper in listed for recipe in paper["recipes"]):
+        assert (root / f"{recipe.replace('.', '/')}.py").is_file()
+    code, _, errors = command("papers", "dp-sgd")
+    assert code == 2
+    assert "another paper" in errors
+
+
+def test_debug_shows_where_an_error_arose(monkeypatch, capsys):
+    for words in (["--debug", "ledger", "none"], ["ledger", "none", "--debug"]):
+        monkeypatch.setattr(sys, "argv", ["privada", *words])
+        with pytest.raises(LedgerError):
+            main()
+    monkeypatch.setattr(sys, "argv", ["privada", "ledger", "none"])
+    with pytest.raises(SystemExit):
+        main()
+    assert len(capsys.readouterr().err.strip().splitlines()) == 1
+
+
+def test_what_should_not_happen_is_one_line_too(command, monkeypatch):
+    def fails(*_, **__):
+        raise ZeroDivisionError("a\nb")
+
+    monkeypatch.setattr("privada.cli.ledger.contents", fails)
+    code, output, errors = command("ledger", "file")
+    assert (code, output) == (1, "")
+    assert "ZeroDivisionError: a b" in errors
+    assert len(errors.strip().splitlines()) == 1

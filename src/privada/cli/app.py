@@ -11,13 +11,13 @@ import typer
 from rich.console import Console
 
 from privada.cli.ledger import ledger
+from privada.cli.papers import papers
 from privada.cli.report import report
 from privada.cli.schema import schema
 from privada.core.errors import PrivadaError
 
 app = typer.Typer(
     name="privada",
-    help="Train models under differential privacy, with an honest bill.",
     no_args_is_help=True,
     add_completion=True,
     pretty_exceptions_enable=False,
@@ -42,8 +42,9 @@ def _options(
 ) -> None:
     """Train models under differential privacy, with an honest bill.
 
-    What you asked for and cannot be had, or is wrong, is one
-    line and exit code 2; Ctrl-C is 130.
+    Begin with demo; or with plan, which reads no data; or with
+    train, on a table of yours. A mistake is one line and exit
+    code 2, with nothing charged; Ctrl-C is 130.
     """
 
 
@@ -156,8 +157,6 @@ def plan(
 
 
 app.command()(schema)
-app.command()(ledger)
-app.command()(report)
 
 
 @app.command()
@@ -375,6 +374,11 @@ def tune(
         typer.echo(json.dumps(to_dict(tuned), indent=2))
     else:
         show(tuned, Console())
+
+
+app.command()(report)
+app.command()(ledger)
+app.command()(papers)
 
 
 def main() -> None:
