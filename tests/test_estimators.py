@@ -186,7 +186,11 @@ def test_targets_without_order_are_refused():
 def test_defaults_follow_from_the_number_of_records(records):
     found = defaults.settings(records)
     assert 1 <= found.batch_size <= max(1, records / 3)
-    assert found.method.lr == pytest.approx(0.3 / found.steps_on(records) ** 0.5, rel=1e-3)
+    steps = found.steps_on(records)
+    rates = np.array([found.method.lr(step) for step in range(steps)])
+    # what noise of unit size adds up to over the run
+    assert np.sqrt((rates**2).sum()) == pytest.approx(0.3, rel=2e-3 + 2 / steps)
+    assert rates[-1] == pytest.approx(rates[0] / steps)
     assert found == defaults.settings(records)
 
 

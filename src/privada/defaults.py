@@ -9,6 +9,7 @@ from privada.core.public import Public
 from privada.core.validation import positive, whole
 from privada.geometry import public_gradients, public_moments
 from privada.methods import PAGAN, PASAN, AdaDPS, DPAdamWOSM, Method, get
+from privada.updates import falling
 
 EPOCHS = 30.0
 # How far noise alone moves a weight over a whole run, and where gradients are clipped.
@@ -34,7 +35,7 @@ def batch_size(records: int) -> int:
 
 
 def learning_rate(steps: int) -> float:
-    """Return the learning rate of DPAdamWOSM for a number of steps.
+    """Return the learning rate of DPAdamWOSM for a number of steps, if it is to be constant.
 
     Each step moves a weight by the learning rate times noise of unit size, and by the gradient's
     part of it. Noise adds up to lr sqrt(steps) over the run; this is held at 0.3, whatever the
@@ -117,12 +118,15 @@ def settings(
 ) -> Defaults:
     """Return what to train with where nothing, or not all, is said.
 
+    The learning rate falls evenly towards zero, and begins where noise adds up to as much as at
+    the constant `learning_rate`: sqrt(3) times higher.
+
     Guarantee: it depends on the number of records and on what is said alone, all of it public.
 
     Example:
         >>> from privada import defaults
         >>> defaults.settings(60_000).method.describe()
-        'dp-adam-wosm (clip=0.5, lr=0.007155, beta1=0.9, eps=1e-08)'
+        'dp-adam-wosm (clip=0.5, lr=0.01239 falling to 0 over 1,758 steps, beta1=0.9, eps=1e-08)'
 
     Reference: The Role of Adaptive Optimizers for Honest Private Hyperparameter Selection (001),
     Section 6, for a method whose step size follows from the noise.
@@ -130,6 +134,7 @@ def settings(
     size = float(batch_size(records)) if batch is None else positive("batch_size", batch)
     length = EPOCHS if epochs is None else positive("epochs", epochs)
     steps = math.ceil(length * records / size)
-    rate = float(f"{learning_rate(steps):.4g}") if lr is None else positive("lr", lr)
+    first = float(f"{math.sqrt(3) * learning_rate(steps):.4g}")
+    rate = falling(first, steps) if lr is None else positive("lr", lr)
     bound = CLIP if clip is None else positive("clip", clip)
     return Defaults(DPAdamWOSM(lr=rate, clip=bound), size, length)

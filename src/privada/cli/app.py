@@ -204,7 +204,7 @@ def train(
     ] = None,
     epochs: Annotated[float | None, typer.Option(help="Passes. Default: 30.")] = None,
     lr: Annotated[
-        float | None, typer.Option(help="Learning rate. Default: 0.3 / sqrt(steps).")
+        float | None, typer.Option(help="Learning rate. Default: 0.52 / sqrt(steps), falling to 0.")
     ] = None,
     clip: Annotated[float | None, typer.Option(help="Clip norm. Default: 0.5.")] = None,
     public: Annotated[

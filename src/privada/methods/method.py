@@ -9,6 +9,7 @@ from privada.core.validation import positive
 from privada.geometry import Shape, isotropic
 from privada.noise import Schedule, constant
 from privada.updates import Controller, Rule
+from privada.updates.learning_rates import Falling
 
 
 @dataclass(frozen=True)
@@ -95,7 +96,7 @@ class Method:
 
 def _in_words(value: object) -> str:
     """Return a setting in words; what is not a setting but data is not shown."""
-    if callable(value):
+    if callable(value) and not isinstance(value, Falling):
         return "a schedule"
     own = isinstance(value, int | float | str) or type(value).__module__.startswith("privada")
     return str(value) if own else "data"

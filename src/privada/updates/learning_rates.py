@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -68,6 +69,43 @@ def cosine(lr: float, steps: int, last: float = 0.01) -> Callable[[int], float]:
         return lr * (last + (1 - last) * (1 + math.cos(math.pi * done)) / 2)
 
     return at
+
+
+@dataclass(frozen=True)
+class Falling:
+    """A learning rate that falls evenly; `falling` makes one."""
+
+    lr: float
+    steps: int
+
+    def __call__(self, step: int) -> float:
+        """Return the rate of a step, counted from 0."""
+        return self.lr * (1 - min(step, self.steps - 1) / self.steps)
+
+    def __str__(self) -> str:
+        return f"{self.lr:g} falling to 0 over {self.steps:,} steps"
+
+
+def falling(lr: float, steps: int) -> Falling:
+    """Return a learning rate that falls evenly, from lr at the first step towards 0 after the last.
+
+    The last steps are short, so that their noise does not stay in the model. Over the whole run
+    noise adds up to as much as at a constant rate of lr / sqrt(3).
+
+    Edge cases: after `steps` steps it stays at lr / steps.
+
+    Example:
+        >>> from privada.updates import falling
+        >>> rate = falling(0.1, steps=4)
+        >>> print(rate)
+        0.1 falling to 0 over 4 steps
+        >>> rate(0), rate(3)
+        (0.1, 0.025)
+
+    Reference: Defazio et al. (2023), Optimal Linear Decay Learning Rate Schedules and Further
+    Refinements.
+    """
+    return Falling(positive("lr", lr), whole("steps", steps))
 
 
 def warmed_up(lr: LearningRate, steps: int) -> Callable[[int], float]:
