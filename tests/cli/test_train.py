@@ -202,6 +202,19 @@ def test_text_becomes_a_bag_of_words(ending, folder, train):
     assert "--text" in refused.err
 
 
+def test_a_folder_of_text(folder, train):
+    rng = np.random.default_rng(0)
+    for name, word in (("good", "fine"), ("bad", "dull")):
+        (folder / "reviews" / name).mkdir(parents=True)
+        for number in range(1000):
+            words = rng.permutation([word, *rng.choice(["film", "plot", "long", "cast"], 6)])
+            (folder / "reviews" / name / f"{number}.txt").write_text(" ".join(words))
+    result = train("--target", "label", "--json", table="reviews", epsilon="8")
+    assert result.code == 0, result.err
+    assert load(folder / "out")[1]["classes"] == ["bad", "good"]
+    assert pv.Ledger(folder / "out" / "ledger").dataset == "reviews"
+
+
 def test_matrices_of_an_archive(folder, train):
     rng = np.random.default_rng(0)
     pixels = rng.integers(0, 256, (800, 6))

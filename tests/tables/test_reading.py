@@ -10,7 +10,18 @@ import pytest
 import scipy.sparse
 
 from privada.core.errors import ArgumentError, DataError
-from privada.tables import Classes, Hashed, Ignore, Number, Range, Schema, column_types, read
+from privada.tables import (
+    Classes,
+    Hashed,
+    Ignore,
+    Number,
+    Range,
+    Schema,
+    Text,
+    column_types,
+    encode,
+    read,
+)
 from tests.data import data_folder
 
 CSV = "age,job,income\n39,clerk,low\n50,?,high\n,nurse,low\n"
@@ -341,6 +352,37 @@ def test_parquet_is_read(tmp_path, file):
     refused(tmp_path / "n.parquet", "'a'", "list")
     refused(file("r.parquet", "rubbish"), "Parquet file")
     refused(tmp_path / "none.parquet", "got none")
+
+
+# ---------------------------------------------------------------------- folders
+
+
+def test_a_folder_of_text_has_its_subfolders_as_labels(tmp_path):
+    for name, texts in {"good": ["a fine film\nindeed", "nice"], "bad": ["dull"]}.items():
+        (tmp_path / name).mkdir()
+        for number, text in enumerate(texts):
+            (tmp_path / name / f"{number}.txt").write_text(text)
+        (tmp_path / name / "notes.pdf").write_bytes(b"\xff")
+    (tmp_path / ".hidden").mkdir()
+    table = read(tmp_path)
+    assert table.texts("text").tolist() == ["dull", "a fine film\nindeed", "nice"]
+    assert table.texts("label").tolist() == ["bad", "good", "good"]
+    assert column_types(tmp_path) == {"text": "words", "label": "text"}
+    assert read(tmp_path / "good").names == ("text",)
+    assert column_types(tmp_path / "good") == {"text": "words"}
+    schema = Schema(Classes("label", ["bad", "good"]), {"text": Text(features=8)})
+    assert encode(read(tmp_path, schema), schema).targets.tolist() == [0, 1, 1]
+    (tmp_path / "alone.txt").write_text("neither")
+    refused(tmp_path, "both")
+
+
+def test_a_folder_without_text_is_refused(tmp_path):
+    refused(tmp_path, "folder")
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a" / "b.csv").write_text("x\n1\n")
+    refused(tmp_path, "folder")
+    (tmp_path / "a" / "c.txt").write_bytes(b"\xff\xfe")
+    refused(tmp_path, "UTF-8")
 
 
 # ---------------------------------------------------------------------- types

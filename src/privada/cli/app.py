@@ -162,7 +162,11 @@ app.command()(schema)
 @app.command()
 def train(
     table: Annotated[
-        Path, typer.Argument(help="A table: .csv, .jsonl, .npz, .parquet or .txt, also compressed.")
+        Path,
+        typer.Argument(
+            help="A table: .csv, .tsv, .jsonl (or .gz), .npz or .parquet; or a folder with a "
+            "subfolder of .txt files for each class."
+        ),
     ],
     output: Annotated[Path, typer.Option(help="A new folder for everything that comes of it.")],
     epsilon: Annotated[float | None, typer.Option(help="What the run may cost.")] = None,

@@ -1,4 +1,4 @@
-"""Reading tables from files: CSV, JSON lines, NumPy archives, Parquet, and lines of text."""
+"""Reading tables from files: CSV, JSON lines, NumPy archives, Parquet, text and folders of it."""
 
 import csv
 import importlib
@@ -336,7 +336,45 @@ def _arrow_column(arrow: Any, name: str, column: Any) -> Any:
     return as_column(name, cells)
 
 
+# ---------------------------------------------------------------------- folders of text
+
+
+def _documents(path: Path) -> list[Path]:
+    """Return the text files of a folder, or of its subfolders, in the order of their names."""
+    with reading(path):
+        files = [each for each in path.iterdir() if not each.name.startswith(".")]
+        inner = [each for folder in files if folder.is_dir() for each in folder.iterdir()]
+    found = sorted(each for each in [*files, *inner] if ending(each) == ".txt" and each.is_file())
+    if not found:
+        raise DataError(
+            f"Expected .txt files in the folder {str(path)!r}, or in a subfolder for each class, "
+            "got none. Give the folder around the subfolders, or one of the files."
+        )
+    if len({each.parent == path for each in found}) > 1:
+        raise DataError(
+            f"Expected the .txt files of {str(path)!r} in the folder itself or in subfolders, got "
+            "both. Move those without a class elsewhere."
+        )
+    return found
+
+
+def _read_folder(path: Path, schema: "Schema | None") -> Columns:
+    found = _documents(path)
+    columns: dict[str, Callable[[Path], str]] = {"text": lambda each: "".join(lines(each))}
+    if found[0].parent != path:
+        columns["label"] = lambda each: each.parent.name
+    made = map(_builder(schema), _kept(columns, schema))
+    return {each._name: _filled(each, map(columns[each._name], found)) for each in made}
+
+
+def _filled(column: _Column, cells: Iterable[str]) -> NDArray[Any]:
+    column.add(list(cells))
+    return column.array()
+
+
 # ---------------------------------------------------------------------- all of them
+
+_FOLDER = "/"
 
 _READERS: dict[str, Callable[[Path, "Schema | None"], Columns]] = {
     ".csv": _read_csv,
@@ -346,29 +384,35 @@ _READERS: dict[str, Callable[[Path, "Schema | None"], Columns]] = {
     ".txt": _read_text,
     ".npz": _read_npz,
     ".parquet": _read_parquet,
+    _FOLDER: _read_folder,
 }
 
 
 def _format(path: Path) -> str:
+    if path.is_dir():
+        return _FOLDER
     found = ending(path)
     whole = found not in (".npz", ".parquet") or path.suffix.lower() == found
     if found not in _READERS or not whole:
         raise DataError(
             f"Expected a file whose name ends in .csv, .tsv, .jsonl, .ndjson or .txt, alone or "
-            f"with .gz, .bz2 or .xz, or in .npz or .parquet, got {str(path)!r}."
+            f"with .gz, .bz2 or .xz, or in .npz or .parquet, or a folder of .txt files, got "
+            f"{str(path)!r}."
         )
     return found
 
 
 def read(path: Source, schema: "Schema | None" = None) -> Table:
-    """Return the table in a file.
+    """Return the table in a file, or in a folder of text.
 
     CSV files (`.csv`, or `.tsv` with tabs) are UTF-8 and begin with the names of the columns. JSON
     lines (`.jsonl`, `.ndjson`) have an object on each line; a key that is not there is a missing
     value. Text (`.txt`) has a document on each line and one column, `text`. These may be
     compressed (`.gz`, `.bz2`, `.xz`). NumPy archives (`.npz`) have arrays of one length; a
     two-dimensional one is a column of kind "matrix", and so are the parts `data`, `indices`,
-    `indptr` and `shape` of a sparse one. Parquet files need pyarrow.
+    `indptr` and `shape` of a sparse one. Parquet files need pyarrow. A folder is a table of its
+    `.txt` files, a document each, in the column `text`; where they are in subfolders, the column
+    `label` has the subfolder's name. Other files in it are left alone.
 
     With a schema, names are checked before any row is read, columns to ignore are left out, and
     columns of numbers are read as numbers. Without one, cells of text files stay text. The target
@@ -415,6 +459,9 @@ def column_types(path: Source) -> dict[str, str | int]:
         with closing(lines(place)) as documents:
             next(documents, None)
         return {"text": "words"}
+    if found == _FOLDER:
+        alone = _documents(place)[0].parent == place
+        return {"text": "words"} if alone else {"text": "words", "label": "text"}
     if found == ".npz":
         with _archive(place) as columns:
             return {name: _array_type(load()) for name, load in columns.items()}
