@@ -17,8 +17,8 @@ from torch.utils.data import Subset, TensorDataset
 import privada as pv
 from privada.accounting import events
 from privada.accounting.ledger import Prepaid
+from privada.selection import runs, select
 from privada.selection import search as searching
-from privada.selection import select
 from privada.selection.terms import SEARCHES
 
 RNG = np.random.default_rng(0)
@@ -131,7 +131,7 @@ def test_a_run_cannot_release_more_than_was_paid_for(monkeypatch):
             self.gate.query(pv.geometry.isotropic(), self.noise_multiplier)
             return self
 
-    monkeypatch.setattr(searching, "Trainer", Greedy)
+    monkeypatch.setattr(runs, "Trainer", Greedy)
     with pytest.raises(pv.BudgetExceeded, match="paid for in advance"):
         searched()
 
@@ -263,7 +263,7 @@ class Killed(BaseException):
 
 
 def _killed_after(runs, monkeypatch):
-    kept, count = searching._Search.attempt, [0]
+    kept, count = searching.Runs.attempt, [0]
 
     def attempt(self, number, index):
         if count[0] == runs:
@@ -271,7 +271,7 @@ def _killed_after(runs, monkeypatch):
         count[0] += 1
         return kept(self, number, index)
 
-    monkeypatch.setattr(searching._Search, "attempt", attempt)
+    monkeypatch.setattr(searching.Runs, "attempt", attempt)
     return count
 
 
@@ -504,7 +504,7 @@ import privada as pv
 from privada.selection import search as searching
 from tests.selection.test_search import searched
 
-kept, done = searching._Search.attempt, [0]
+kept, done = searching.Runs.attempt, [0]
 
 def attempt(self, number, index):
     if done[0] == int(sys.argv[3]):
@@ -512,7 +512,7 @@ def attempt(self, number, index):
     done[0] += 1
     return kept(self, number, index)
 
-searching._Search.attempt = attempt
+searching.Runs.attempt = attempt
 searching.draw_runs = lambda *_: 3
 searched(how=sys.argv[4], ledger=sys.argv[1], state=sys.argv[2])
 """

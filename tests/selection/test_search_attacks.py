@@ -19,6 +19,7 @@ from torch.utils.data import Subset, TensorDataset
 
 import privada as pv
 from privada.core.randomness import SeededBits
+from privada.selection import runs
 from privada.selection import search as searching
 from privada.selection.candidates import charges_of
 from privada.selection.stopping import draw_runs
@@ -73,7 +74,7 @@ def test_what_was_noted_and_not_given_out_is_given_out_once(tmp_path, monkeypatc
 def test_once_given_out_no_further_run_is_taken(tmp_path, monkeypatch):
     """Else a copy would tell, again and again, whether a fresh run beats the one given out."""
     monkeypatch.setattr(searching, "draw_runs", lambda *_: 3)
-    monkeypatch.setattr(searching._Search, "better", lambda _self, one, _other: one)
+    monkeypatch.setattr(searching.Runs, "better", lambda _self, one, _other: one)
     asked = {"ledger": tmp_path / "l.db", "state": tmp_path / "s"}
     _killed(1, monkeypatch, **asked)
     copied = tmp_path / "copy"
@@ -88,7 +89,7 @@ def test_once_given_out_no_further_run_is_taken(tmp_path, monkeypatch):
 def test_who_is_taken_over_gives_out_nothing(how, tmp_path, monkeypatch):
     monkeypatch.setattr(searching, "draw_runs", lambda *_: 2)
     asked = {"how": how, "ledger": tmp_path / "l.db", "state": tmp_path / "s"}
-    kept, inner = searching._Search.attempt, []
+    kept, inner = searching.Runs.attempt, []
 
     def attempt(self, number, index):
         if not inner:
@@ -96,7 +97,7 @@ def test_who_is_taken_over_gives_out_nothing(how, tmp_path, monkeypatch):
             inner[0] = searched(**asked)
         return kept(self, number, index)
 
-    monkeypatch.setattr(searching._Search, "attempt", attempt)
+    monkeypatch.setattr(searching.Runs, "attempt", attempt)
     with pytest.raises(pv.LedgerError, match="taken over"):
         searched(**asked)
     assert searched(**asked).score == inner[0].score
@@ -174,7 +175,7 @@ def test_no_run_starts_from_what_another_has_learnt(space, recipe, monkeypatch):
             starts.append(copy.deepcopy(next(self.model.parameters()).detach()))
             return super().fit(*arguments, **options)
 
-    monkeypatch.setattr(searching, "Trainer", Watched)
+    monkeypatch.setattr(runs, "Trainer", Watched)
     monkeypatch.setattr(searching, "draw_runs", lambda *_: 6)
     monkeypatch.setattr(searching, "integers", lambda _bits, _below, n: np.zeros(n, dtype=int))
     searched(recipe=recipe, space=space)
@@ -210,14 +211,14 @@ def test_joblib_does_not_count_the_runs(capsys):
 
 def _failing(monkeypatch, error, failing):
     """Make runs of some candidates fail."""
-    kept = searching._Search._attempt
+    kept = searching.Runs._attempt
 
     def attempt(self, number, index):
         if index in failing:
             raise error(f"run-{number} of {index}")
         return kept(self, number, index)
 
-    monkeypatch.setattr(searching._Search, "_attempt", attempt)
+    monkeypatch.setattr(searching.Runs, "_attempt", attempt)
 
 
 @pytest.mark.parametrize("how", ["compose-pld", "repeat-geometric"])
@@ -490,7 +491,7 @@ def test_records_are_scored_in_the_type_that_is_trained():
 
 
 def test_a_search_within_a_recipe_does_not_wait_for_itself(monkeypatch):
-    kept, within = searching._Search._attempt, []
+    kept, within = searching.Runs._attempt, []
 
     def attempt(self, number, index):
         if not within:
@@ -498,7 +499,7 @@ def test_a_search_within_a_recipe_does_not_wait_for_itself(monkeypatch):
             within[0] = searched(space={"lr": [0.1]}, recipe=recipe)
         return kept(self, number, index)
 
-    monkeypatch.setattr(searching._Search, "_attempt", attempt)
+    monkeypatch.setattr(searching.Runs, "_attempt", attempt)
     handler = signal.signal(signal.SIGALRM, lambda *_: (_ for _ in ()).throw(TimeoutError))
     signal.alarm(20)
     try:
@@ -510,11 +511,11 @@ def test_a_search_within_a_recipe_does_not_wait_for_itself(monkeypatch):
 
 
 def test_a_process_that_is_forked_in_the_middle_of_a_run_can_run_its_own():
-    with searching._alone:
+    with runs._alone:
         child = os.fork()
         if child == 0:
-            done = searching._alone.acquire(timeout=1)
-            searching._alone.release()
-            fresh = searching._alone.acquire(blocking=False)
+            done = runs._alone.acquire(timeout=1)
+            runs._alone.release()
+            fresh = runs._alone.acquire(blocking=False)
             os._exit(0 if done and fresh else 1)
     assert os.waitpid(child, 0)[1] == 0
