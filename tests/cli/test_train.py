@@ -16,6 +16,7 @@ import torch
 import privada as pv
 from privada import tables
 from privada.cli.app import main
+from privada.core.errors import ArgumentError
 from privada.models import load
 from tests.data import data_folder
 
@@ -271,6 +272,21 @@ main()
     finished = train(*asked[2:-2], "--resume", epsilon=None)
     assert finished.code == 2
     assert "unfinished" in finished.err
+
+
+def test_results_that_could_not_be_written_are_written_later(folder, train, monkeypatch):
+    def full(*_, **__):
+        raise ArgumentError("No space left.")
+
+    asked = ("--schema", folder / "s.toml", *QUICK)
+    with monkeypatch.context() as patched:
+        patched.setattr("privada.cli.train.write", full)
+        assert train(*asked).code == 2
+    before = pv.Ledger(folder / "out" / "ledger").epsilon()
+    assert train(*asked, "--resume").code == 0
+    assert (folder / "out" / "report.html").exists()
+    assert not (folder / "out" / "checkpoint").exists()
+    assert pv.Ledger(folder / "out" / "ledger").epsilon() == before
 
 
 def test_public_rows_are_not_trained_on(folder, train):

@@ -97,7 +97,8 @@ def _prepare(output: Path, resume: bool) -> bool:
         refuse_taken(output)
         output.mkdir()
         return True
-    if not (output / _RUN).exists() or (output / "statement.json").exists():
+    done = (output / "statement.json").exists() and not (output / _CHECKPOINT).exists()
+    if done or not (output / _RUN).exists():
         raise CheckpointError(
             f"Expected an unfinished run in {str(output)!r}, got none. Start one without --resume."
         )
