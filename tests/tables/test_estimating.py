@@ -42,6 +42,7 @@ class Exploding:
     """A table whose values must not be read."""
 
     names = ("x", "z", "h", "y")
+    size = 1000
 
     def numbers(self, *_, **__):
         raise AssertionError("a value was read")
@@ -205,11 +206,18 @@ def test_cells_that_are_no_numbers_count_for_nothing_and_raise_nothing():
     assert estimated(cells, cells) == [(16, 32)] * 2
 
 
-def test_too_few_records_are_told_after_the_charge():
-    account = ledger()
+def test_bins_that_do_not_stand_out_are_told_of_after_the_charge():
+    account, missing = ledger(), [math.nan] * 1000
     with pytest.raises(DataError, match="stays charged"):
-        estimate_bounds(table([1.0], [1.0]), SCHEMA, ledger=account, noise_multiplier=4.0)
+        estimate_bounds(table(missing, missing), SCHEMA, ledger=account, noise_multiplier=4.0)
     assert len(account.charges()) == 1
+
+
+def test_too_few_records_for_bounds_are_refused_before_the_charge():
+    account = ledger()
+    with pytest.raises(DataError, match="Nothing was charged"):
+        estimate_bounds(table([1.0] * 30, [1.0] * 30), SCHEMA, ledger=account, noise_multiplier=4.0)
+    assert not account.charges()
 
 
 def test_the_schema_says_that_bounds_were_estimated(tmp_path):

@@ -114,8 +114,9 @@ def estimate_bounds(
     record moves the histograms by at most the sensitivity that the noise is scaled to.
 
     Edge cases: without columns to estimate, nothing is read or charged. What is no number, or is
-    missing, is not counted. A column of which no bin stands out is refused, after the charge. A
-    column of zeros gets 0 and 1. Numbers beyond 2^40 are clipped there.
+    missing, is not counted. A table with too few records for so many columns is refused before the
+    charge, a column of which no bin stands out after it. A column of zeros gets 0 and 1. Numbers
+    beyond 2^40 are clipped there.
 
     Raises:
         BudgetExceeded: before any value is read.
@@ -138,16 +139,19 @@ def estimate_bounds(
         return schema
     schema.check(table.names)
     fraction("outside", outside, "A share such as 0.005.")
+    sigma, columns = _multiplier(noise_multiplier, budget), len(schema.pending)
+    # which noise alone, of a standard deviation of sigma sqrt(columns), does not reach
+    threshold = sigma * math.sqrt(2 * columns * math.log(columns * BINS / _FALSE_ALARM))
+    if table.size <= threshold:
+        raise DataError(
+            f"Expected more than {threshold:,.0f} records to find bounds of {columns:,} columns in "
+            f"the noise, got {table.size:,}. Give low and high, or estimate with less noise. "
+            "Nothing was charged."
+        )
     release = release_histograms(
-        table,
-        schema,
-        ledger=ledger,
-        noise_multiplier=_multiplier(noise_multiplier, budget),
-        run=run,
-        seed=seed,
+        table, schema, ledger=ledger, noise_multiplier=sigma, run=run, seed=seed
     )
-    counts = release.value.numpy().reshape(len(schema.pending), BINS)
-    threshold = release.noise_std * math.sqrt(2 * math.log(counts.size / _FALSE_ALARM))
+    counts = release.value.numpy().reshape(columns, BINS)
     found = {}
     for name, column in zip(schema.pending, counts, strict=True):
         bounds = _bounds(column, threshold, outside)
