@@ -189,7 +189,7 @@ def test_defaults_follow_from_the_number_of_records(records):
     steps = found.steps_on(records)
     rates = np.array([found.method.lr(step) for step in range(steps)])
     # what noise of unit size adds up to over the run
-    assert np.sqrt((rates**2).sum()) == pytest.approx(0.3, rel=2e-3 + 2 / steps)
+    assert np.sqrt((rates**2).sum()) == pytest.approx(0.6 / 3**0.5, rel=2e-3 + 2 / steps)
     assert rates[-1] == pytest.approx(rates[0] / steps)
     assert found == defaults.settings(records)
 

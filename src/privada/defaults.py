@@ -12,8 +12,9 @@ from privada.methods import PAGAN, PASAN, AdaDPS, DPAdamWOSM, Method, get
 from privada.updates import falling
 
 EPOCHS = 30.0
-# How far noise alone moves a weight over a whole run, and where gradients are clipped.
-_DRIFT, CLIP = 0.3, 0.5
+# How far noise alone moves a weight over a run at a constant rate; where a rate that falls begins,
+# times the root of the number of steps; and where gradients are clipped.
+_DRIFT, _FIRST, CLIP = 0.3, 0.6, 0.5
 # How many public examples a step looks at.
 _PUBLIC_BATCH = 256
 
@@ -118,15 +119,15 @@ def settings(
 ) -> Defaults:
     """Return what to train with where nothing, or not all, is said.
 
-    The learning rate falls evenly towards zero, and begins where noise adds up to as much as at
-    the constant `learning_rate`: sqrt(3) times higher.
+    The learning rate begins at 0.6 / sqrt(steps) and falls evenly towards zero: noise moves a
+    weight by about 0.35 over the run, and little in the last steps.
 
     Guarantee: it depends on the number of records and on what is said alone, all of it public.
 
     Example:
         >>> from privada import defaults
         >>> defaults.settings(60_000).method.describe()
-        'dp-adam-wosm (clip=0.5, lr=0.01239 falling to 0 over 1,758 steps, beta1=0.9, eps=1e-08)'
+        'dp-adam-wosm (clip=0.5, lr=0.01431 falling to 0 over 1,758 steps, beta1=0.9, eps=1e-08)'
 
     Reference: The Role of Adaptive Optimizers for Honest Private Hyperparameter Selection (001),
     Section 6, for a method whose step size follows from the noise.
@@ -134,7 +135,7 @@ def settings(
     size = float(batch_size(records)) if batch is None else positive("batch_size", batch)
     length = EPOCHS if epochs is None else positive("epochs", epochs)
     steps = math.ceil(length * records / size)
-    first = float(f"{math.sqrt(3) * learning_rate(steps):.4g}")
+    first = float(f"{_FIRST / math.sqrt(steps):.4g}")
     rate = falling(first, steps) if lr is None else positive("lr", lr)
     bound = CLIP if clip is None else positive("clip", clip)
     return Defaults(DPAdamWOSM(lr=rate, clip=bound), size, length)

@@ -208,7 +208,7 @@ def train(
     ] = None,
     epochs: Annotated[float | None, typer.Option(help="Passes. Default: 30.")] = None,
     lr: Annotated[
-        float | None, typer.Option(help="Learning rate. Default: 0.52 / sqrt(steps), falling to 0.")
+        float | None, typer.Option(help="Learning rate. Default: 0.6 / sqrt(steps), falling to 0.")
     ] = None,
     clip: Annotated[float | None, typer.Option(help="Clip norm. Default: 0.5.")] = None,
     public: Annotated[
