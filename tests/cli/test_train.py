@@ -289,6 +289,18 @@ def test_results_that_could_not_be_written_are_written_later(folder, train, monk
     assert pv.Ledger(folder / "out" / "ledger").epsilon() == before
 
 
+def test_without_an_output_the_folder_has_the_tables_name(folder, monkeypatch, capsys):
+    monkeypatch.chdir(folder)
+    asked = ["train", "t.csv", "--schema", "s.toml", "--epsilon", "2", *QUICK]
+    for code in (0, 2):  # the second time it is there
+        monkeypatch.setattr(sys, "argv", ["privada", *asked])
+        with pytest.raises(SystemExit) as stopped:
+            main()
+        assert stopped.value.code == code
+    assert "t-private" in capsys.readouterr().err
+    assert (folder / "t-private" / "statement.txt").exists()
+
+
 def test_public_rows_are_not_trained_on(folder, train):
     result = train("--schema", folder / "s.toml", "--public-rows", "ward=a", *QUICK, "--json")
     found = json.loads(result.out)

@@ -168,7 +168,13 @@ def train(
             "subfolder of .txt files for each class."
         ),
     ],
-    output: Annotated[Path, typer.Option(help="A new folder for everything that comes of it.")],
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            help="A new folder for everything that comes of it. Default: the table's name and "
+            "-private, here."
+        ),
+    ] = None,
     epsilon: Annotated[float | None, typer.Option(help="What the run may cost.")] = None,
     target: Annotated[
         str | None, typer.Option(help="The column to predict; not needed with --schema.")
@@ -249,7 +255,6 @@ def train(
     values without being charged.
 
     $ privada train patients.csv --target sick --epsilon 1
-    --output model
 
     Ctrl-C stops it cleanly; --resume goes on.
     """
@@ -266,14 +271,15 @@ def train(
             "seed": seed,
         },
     )  # fmt: skip
+    folder = Path(f"{table.resolve().name.split('.')[0]}-private") if output is None else output
     with _stoppable("Go on with --resume."):
         trained = run_train(
-            table, wanted, output, resume=resume, progress=not as_json and sys.stdout.isatty()
+            table, wanted, folder, resume=resume, progress=not as_json and sys.stdout.isatty()
         )
     if as_json:
         typer.echo(json.dumps(to_dict(trained), indent=2))
     else:
-        show(trained, output, Console())
+        show(trained, folder, Console())
 
 
 @app.command()
