@@ -339,6 +339,14 @@ def test_a_configuration_file_says_the_same(folder, train):
     assert torch.equal(*weights)
 
 
+def test_a_configuration_file_names_classes_as_the_option_does(folder, train):
+    (folder / "c.toml").write_text(
+        'target = "sick"\nclass = ["no", "yes"]\nepsilon = 5.0\nepochs = 2\nbatch-size = 50\n'
+    )
+    assert train("--config", folder / "c.toml", epsilon=None).code == 0
+    assert load(folder / "out")[1]["classes"] == ["no", "yes"]
+
+
 def test_a_ledger_of_ones_own_adds_up(folder, train):
     path = folder / "patients.ledger"
     pv.Ledger(path, pv.Budget(2.5, 1e-4))

@@ -45,6 +45,8 @@ def merged(config: Path | None, given: Mapping[str, Any]) -> Wanted:
             ) from error
     names = {each.name for each in fields(Wanted)}
     found = {key.replace("-", "_"): value for key, value in said.items()}
+    if "class" in found:  # as the option is called
+        found["classes"] = found.pop("class")
     unknown = sorted(set(found) - names)
     if unknown:
         raise ArgumentError(
