@@ -274,6 +274,17 @@ main()
     assert "unfinished" in finished.err
 
 
+def test_a_folder_that_cannot_be_begun_is_removed(folder, train, monkeypatch):
+    def full(*_, **__):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("privada.cli.train._name_of_run", full)
+    result = train("--schema", folder / "s.toml", *QUICK)
+    assert result.code == 1
+    assert "No space left" in result.err
+    assert not (folder / "out").exists()
+
+
 def test_results_that_could_not_be_written_are_written_later(folder, train, monkeypatch):
     def full(*_, **__):
         raise ArgumentError("No space left.")

@@ -52,7 +52,7 @@ def run_train(
     table: Path, wanted: Wanted, output: Path, *, resume: bool, progress: bool
 ) -> Trained:
     """Train, and fill the folder of results."""
-    made = _prepare(output, resume)
+    made, run = _prepare(output, resume), ""
     try:
         run = _name_of_run(output, table, wanted)
         rows = inputs.read(table, wanted, output / _SCHEMA)
