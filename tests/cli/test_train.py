@@ -265,6 +265,9 @@ main()
     assert done.code == 0, done.err
     found = json.loads(done.out)
     assert 230 <= found["steps"] < 240  # some were paid for twice
+    said = " ".join(found["statement"]["assumptions"])
+    assert "names and types of the columns are public" in said  # as before it was killed
+    assert "was said without looking" not in said
     assert f"{found['steps']} of 240 steps" in str(found["statement"])
     with pv.Ledger(account) as ledger:
         assert found["epsilon"] == ledger.epsilon() <= 2.0

@@ -71,8 +71,7 @@ def _run(
     wanted: Wanted, rows: Rows, ledger: Ledger, run: str, output: Path, progress: bool
 ) -> Trained:
     delta = _budget(wanted, rows.private.size).delta
-    data = inputs.prepare(rows, wanted, ledger=ledger, delta=delta, run=run)
-    data.schema.write(output / _SCHEMA)
+    data = _kept(inputs.prepare(rows, wanted, ledger=ledger, delta=delta, run=run), output)
     checkpoint = output / _CHECKPOINT
     resumed = checkpoint if checkpoint.exists() else None
     trainer, architecture = _trainer(wanted, data, ledger, run, resumed)
@@ -114,6 +113,17 @@ def _name_of_run(output: Path, table: Path, wanted: Wanted) -> str:
     facts = {"run": name, "table": table.name, **asdict(wanted)}
     path.write_text(json.dumps(facts, indent=2) + "\n", encoding="utf-8")
     return name
+
+
+def _kept(data: Inputs, output: Path) -> Inputs:
+    """Keep the schema in the folder with what it rests on; a resumed run has what was kept."""
+    facts = json.loads((output / _RUN).read_text(encoding="utf-8"))
+    if (output / _SCHEMA).exists():
+        return replace(data, assumptions=tuple(facts["assumptions"]))
+    facts["assumptions"] = list(data.assumptions)
+    (output / _RUN).write_text(json.dumps(facts, indent=2) + "\n", encoding="utf-8")
+    data.schema.write(output / _SCHEMA)
+    return data
 
 
 def _undo(output: Path, wanted: Wanted, run: str) -> None:
