@@ -1,6 +1,7 @@
 import os
 import subprocess
 import sys
+import threading
 
 import numpy as np
 import pytest
@@ -10,13 +11,14 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from privada.core.errors import ArgumentError
-from privada.core.randomness import SecureBits, SeededBits
+from privada.core.randomness import SecureBits, SeededBits, uniforms
 from privada.core.values import ClippedSum
 from privada.noise import GaussianNoise
 from privada.noise import gaussian as module
 from privada.noise.gaussian import add_noise_
 
 COUNT = 4_000_000
+PAIRS = 1 << 18
 
 
 class Constant:
@@ -32,14 +34,16 @@ class Constant:
 
 
 def normals(bits, count=COUNT):
-    return module._normals_of_thread().draw(bits, count).clone().double().numpy()
+    drawn = np.empty(count)
+    for place, some in module._Normals((count + 1) // 2).halves(bits, count, 1.0):
+        drawn[place] = some
+    return drawn
 
 
 @pytest.fixture(scope="module", params=["secure", "seeded"])
 def sample(request):
     bits = SecureBits() if request.param == "secure" else SeededBits(1, "noise")
-    parts = [normals(bits, 2 * module._PAIRS) for _ in range(8)]
-    return np.concatenate(parts)
+    return np.concatenate([normals(bits, 2 * PAIRS) for _ in range(8)])
 
 
 def test_moments_are_those_of_a_standard_normal(sample):
@@ -63,7 +67,7 @@ def test_tails_are_neither_cut_nor_fat(sample):
 
 
 def test_halves_of_a_pair_and_neighbours_are_independent(sample):
-    half = module._PAIRS
+    half = PAIRS
     first, second = sample[:half], sample[half : 2 * half]
     bound = 6 / np.sqrt(half)
     for a, b in ((first, second), (first[1:], first[:-1]), (first, sample[2 * half : 3 * half])):
@@ -76,13 +80,13 @@ def test_halves_of_a_pair_and_neighbours_are_independent(sample):
 def test_extreme_bits_give_finite_normals_that_reach_the_tails():
     for byte in (0x00, 0xFF, 0x80, 0x7F, 0x01):
         assert np.isfinite(normals(Constant(byte), 16)).all()
-    # all-zero bits are the smallest uniform, 2^-31 of 2^-54: the largest radius
+    # all-zero bits are the smallest uniform, 2^-32 of 2^-54: the largest radius
     pair = normals(Constant(0), 2)
-    assert np.hypot(*pair) == pytest.approx(np.sqrt(2 * 85 * np.log(2)), rel=1e-6)
+    assert np.hypot(*pair) == pytest.approx(np.sqrt(2 * 86 * np.log(2)), rel=1e-6)
 
 
 class SmallRadii:
-    """Bits whose leading 31 bits are below a bound, so that only far tails are drawn."""
+    """Bits whose leading 32 bits are below a bound, so that only far tails are drawn."""
 
     secure = False
 
@@ -93,16 +97,15 @@ class SmallRadii:
         drawn = self.inner.draw(size)
         if self.inner.position == 1:  # the pairs; what follows are the finer uniforms
             words = drawn.view(np.uint32)
-            words[: words.size // 2] %= self.below
+            words[: words.size // 2] %= np.uint64(self.below)
         return drawn
 
 
 def test_the_far_tails_have_the_right_law():
-    for below in (1 << 11, 1 << 6, 1):
-        pairs = module._PAIRS
-        drawn = normals(SmallRadii(below), 2 * pairs).reshape(2, pairs)
-        # given u < below / 2^31, r^2 / 2 - log(2^31 / below) is a standard exponential
-        excess = (drawn**2).sum(axis=0) / 2 - np.log(2.0**31 / below)
+    for below in (1 << 20, 1 << 16, 1 << 6, 1):
+        drawn = normals(SmallRadii(below), 2 * PAIRS).reshape(2, PAIRS)
+        # given u < below / 2^32, r^2 / 2 - log(2^32 / below) is a standard exponential
+        excess = (drawn**2).sum(axis=0) / 2 - np.log(2.0**32 / below)
         assert stats.kstest(excess, "expon").pvalue > 1e-6
 
 
@@ -168,13 +171,89 @@ def test_any_length_and_type_works(dtype, size):
     assert torch.isfinite(value).all()
 
 
-def test_a_long_vector_is_noised_in_every_part(monkeypatch):
+@pytest.mark.parametrize("threads", [1, 2, 3])
+@pytest.mark.parametrize("secure", [True, False])
+@pytest.mark.parametrize("size", [1, 99, 100, 101, 250, 1234])
+def test_every_part_of_a_vector_is_noised_once(monkeypatch, threads, secure, size):
     monkeypatch.setattr(module, "_PAIRS", 50)
-    value = torch.zeros(1234)
-    add_noise_(value, 1.0, SeededBits(1, "noise"))
-    assert int((value == 0).sum()) < 60
-    blocks = [tuple(block.tolist()) for block in value[:1200].split(100)]
-    assert len(set(blocks)) == 12
+    monkeypatch.setattr(module, "_buffers", threading.local())
+    monkeypatch.setattr(torch, "get_num_threads", lambda: threads)
+    bits = SecureBits() if secure else SeededBits(1, "noise")
+    drawn = np.zeros(size)
+    for _ in range(100):
+        value = torch.zeros(size)
+        add_noise_(value, 1.0, bits)
+        drawn += value.numpy() ** 2
+    # sums of 100 squares, with variance 200: noise twice would give 200, none 0
+    assert (drawn > 35).all()
+    assert drawn.mean() < 100 + 7 * np.sqrt(200 / size)
+    whole = value[: size // 10 * 10].view(-1, 10)
+    assert len({tuple(row) for row in whole.tolist()}) == len(whole)
+
+
+def test_a_thread_that_fails_is_heard(monkeypatch):
+    class Failing(SecureBits):
+        def draw(self, size):
+            if threading.current_thread() is not threading.main_thread():
+                raise OSError("no more entropy")
+            return super().draw(size)
+
+    monkeypatch.setattr(module, "_PAIRS", 50)
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
+    with pytest.raises(OSError, match="no more entropy"):
+        add_noise_(torch.zeros(400), 1.0, Failing())
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_other_devices_get_the_same_noise(dtype):
+    values = torch.linspace(-50, 50, 1001, dtype=dtype)
+    here, there = values.clone(), values.clone()
+    for add, value in ((module._add_here, here), (module._add_there, there)):
+        noise = module._Normals(501).halves(SeededBits(1, "noise"), 1001, 40.0)
+        add(value, noise, 2.0**-7)
+    assert torch.equal(here, there)
+
+
+def exact_normals(bits, count):
+    """The normals that the same bits would give without rounding, in units of 64 to 1."""
+    pairs = (count + 1) // 2
+    first, second = bits.draw(8 * pairs).view(np.uint32).reshape(2, pairs)
+    u = (first + 0.5) * 2.0**-32
+    rare = np.flatnonzero(first < 1 << 16)
+    u[rare] = (first[rare] + uniforms(bits, rare.size)) * 2.0**-32
+    angle = second.view(np.int32) * (np.pi * 2.0**-31)
+    radius = np.sqrt(-2 * np.log(u)) * 64
+    return np.concatenate([radius * np.cos(angle), radius * np.sin(angle)])[:count]
+
+
+# docs/noise.md has these: distances in standard deviations, and the error of a cell there
+CELL_ERRORS = {0.5: 2.0**-16, 1: 2.0**-16, 2: 2.0**-15, 4: 2.0**-14, 6: 2.0**-14}
+
+
+@pytest.mark.parametrize(("distance", "most"), CELL_ERRORS.items())
+def test_rounding_takes_no_more_from_a_cell_than_the_docs_say(distance, most):
+    """What crosses a border is its density times the mean distance that normals are moved."""
+    sources = {0.5: 1 << 32, 1: 1 << 32, 2: 1 << 32, 4: 1 << 22, 6: 1 << 6}
+    drawn = 64 * normals(SmallRadii(sources[distance]), 2 * PAIRS)  # cells have width 1
+    exact = exact_normals(SmallRadii(sources[distance]), 2 * PAIRS)
+    near = np.abs(np.abs(exact) - 64 * distance) < 8
+    assert near.sum() > 10_000
+    assert 2 * np.abs(drawn - exact)[near].mean() <= most
+
+
+def below(u):
+    """The share of uniforms below u: 32 bits, and 53 more where these are small."""
+    return np.where(u < 2.0**-16, u, np.floor(u * 2.0**32 + 0.5) * 2.0**-32)
+
+
+@pytest.mark.parametrize(("distance", "most"), {0: 2**-33, 2: 2**-31, 4: 2**-25, 5: 0}.items())
+def test_bits_are_enough_for_every_cell(distance, most):
+    cosine = np.abs(np.cos(np.random.default_rng(1).random(1 << 20) * 2 * np.pi))
+    for left in (distance - 0.5 / 64, distance - 0.2 / 64):
+        near, far = (np.maximum(x, 0) / cosine for x in (left, left + 1 / 64))
+        high, low = np.exp(-(near**2) / 2), np.exp(-(far**2) / 2)
+        wrong = ((below(high) - below(low)) - (high - low)).sum() / (high - low).sum()
+        assert abs(wrong) <= most
 
 
 def test_noise_follows_the_sensitivity_that_the_sum_carries():

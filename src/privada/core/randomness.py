@@ -29,7 +29,7 @@ def _key_stream(key: bytes, size: int) -> bytearray:
 
 
 class Bits(Protocol):
-    """A source of uniform random bytes."""
+    """A source of uniform random bytes. A secure one may be asked by several threads at once."""
 
     @property
     def secure(self) -> bool:

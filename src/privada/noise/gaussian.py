@@ -5,93 +5,133 @@ docs/noise.md explains the construction and what it protects against.
 
 import math
 import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from privada.core.randomness import Bits, SecureBits, uniforms
 from privada.core.validation import positive
 from privada.core.values import ClippedSum, Release
 
-# Pairs of normals made at a time: few enough for the cache, enough for the threads.
-_PAIRS = 1 << 18
-# Below this the 31 leading bits of a uniform are followed by 53 more: one pair in a million.
-_RARE = 1 << 11
+# Pairs of normals made at a time, in one thread.
+_PAIRS = 1 << 17
+# Below this the 32 bits of a uniform are followed by 53 more: one pair in 65,536.
+_RARE = 1 << 16
 # The lattice that releases lie on has a spacing of 2^-5 to 2^-6 standard deviations, which adds
 # less than one part in ten thousand to the variance of the noise.
 _LATTICE_BITS = 5
 
+_FloatArray = NDArray[np.float32]
+
 
 class _Normals:
-    """Standard normals by Box-Muller, 64 random bits to a pair, in buffers that are used again.
+    """Normals by Box-Muller, 64 random bits to a pair, in buffers that are used again.
 
-    The radius takes 38 bits and, where these are so small that the few values left would show,
-    another 53, so that the tails are true to 10 standard deviations; the angle takes 24 bits, which
-    is all that float32 can tell apart.
+    The radius takes 32 bits and, where these are so small that the few values left would show,
+    another 53, so that the tails are true to 10 standard deviations; the angle takes 32 bits, of
+    which float32 keeps the leading 24.
     """
 
     def __init__(self, pairs: int) -> None:
-        self._low = torch.empty(pairs, dtype=torch.int32)
-        self._radius = torch.empty(pairs)
-        self._angle = torch.empty(pairs)
-        self._out = torch.empty(2 * pairs)
-        self._scratch = torch.empty(2 * pairs)
+        self._radius, self._angle, self._out = np.empty((3, pairs), np.float32)
 
-    def scratch(self, like: Tensor) -> Tensor:
-        """Return memory for a vector of the shape and kind of `like`."""
-        if (like.dtype, like.device) != (self._scratch.dtype, self._scratch.device):
-            self._scratch = torch.empty_like(self._scratch, dtype=like.dtype, device=like.device)
-        return self._scratch[: like.numel()]
-
-    def draw(self, bits: Bits, count: int) -> Tensor:
-        """Return `count` normals, valid until the next draw."""
+    def halves(self, bits: Bits, count: int, std: float) -> Iterator[tuple[slice, _FloatArray]]:
+        """Yield `count` normals in two parts, and where each goes; one is valid until the next."""
         pairs = (count + 1) // 2
-        first, second = torch.from_numpy(bits.draw(8 * pairs)).view(torch.int32).view(2, pairs)
-        low, radius, angle = self._low[:pairs], self._radius[:pairs], self._angle[:pairs]
-        # u = (31 bits) / 2^31 + (odd byte) / 2^39: never 0, and small values, which make the
-        # tails, keep their low bits
-        torch.bitwise_and(second, 0xFF, out=low)
-        angle.copy_(low.bitwise_or_(1))
-        radius.copy_(first.bitwise_and_(0x7FFFFFFF))
-        radius.add_(angle, alpha=2.0**-8).mul_(2.0**-31)
-        if bool(first.amin() < _RARE):
-            rare = torch.nonzero(first < _RARE).squeeze(1)
-            finer = torch.from_numpy(uniforms(bits, rare.numel()))
-            radius[rare] = ((first[rare].double() + finer) * 2.0**-31).float()
-        radius.log_().mul_(-2).sqrt_()
-        angle.copy_(second.bitwise_right_shift_(8)).add_(0.5).mul_(math.pi * 2.0**-23)
-        out = self._out[: 2 * pairs].view(2, pairs)
-        torch.cos(angle, out=out[0])
-        torch.sin(angle, out=out[1])
-        return out.mul_(radius).view(-1)[:count]
+        first, second = bits.draw(8 * pairs).view(np.uint32).reshape(2, pairs)
+        radius, angle, out = self._radius[:pairs], self._angle[:pairs], self._out[:pairs]
+        # u = (first + 1/2) / 2^32: never 0
+        np.multiply(first, np.float32(2.0**-32), out=radius, dtype=np.float32, casting="unsafe")
+        radius += np.float32(2.0**-33)
+        rare = np.flatnonzero(first < _RARE)
+        if rare.size:
+            radius[rare] = (first[rare] + uniforms(bits, rare.size)) * 2.0**-32
+        np.log(radius, out=radius)
+        # rounded away from zero, since the noise must not be smaller than it is said to be
+        radius *= np.nextafter(np.float32(-2 * std * std), np.float32(-np.inf))
+        np.sqrt(radius, out=radius)
+        turn = np.float32(math.pi * 2.0**-31)
+        np.multiply(second.view(np.int32), turn, out=angle, dtype=np.float32, casting="unsafe")
+        np.cos(angle, out=out)
+        yield slice(0, pairs), np.multiply(out, radius, out=out)
+        np.sin(angle, out=out)
+        yield slice(pairs, count), np.multiply(out, radius, out=out)[: count - pairs]
 
 
 _buffers = threading.local()
 
 
-def _normals_of_thread() -> _Normals:
-    """Return this thread's buffers: fresh memory for each draw would cost as much as the draw."""
-    if not hasattr(_buffers, "normals"):
-        _buffers.normals = _Normals(_PAIRS)
-    normals: _Normals = _buffers.normals
-    return normals
+def _normals(worker: int) -> _Normals:
+    """Return the buffers of one of this thread's workers.
+
+    They are kept: fresh memory for each draw would cost as much as the draw.
+    """
+    kept: list[_Normals] = _buffers.__dict__.setdefault("normals", [])
+    while len(kept) <= worker:
+        kept.append(_Normals(_PAIRS))
+    return kept[worker]
 
 
 def add_noise_(value: Tensor, std: float, bits: Bits) -> None:
     """Add Gaussian noise to a vector in place and round the result to a lattice.
 
-    The value is split into a lattice point and a remainder, which is exact; noise and remainder
-    are added and rounded to the lattice; the points are added as whole numbers. So releases are
-    multiples of one power of two whatever the data, and nothing is left of the low bits by which
-    a floating-point attack tells inputs apart.
+    Value and noise are taken in units of the lattice's spacing, a power of two; their sum is
+    rounded to a whole number. Floating-point addition gives a number that depends on the exact sum
+    alone, and so does rounding: what is released is a function of value plus noise, a multiple of
+    one power of two whatever the data, and nothing is left of the low bits by which a
+    floating-point attack tells inputs apart.
+
+    Long vectors are worked on in as many threads as torch uses, if the bits are secure; seeded ones
+    come in an order that threads would not keep.
     """
     spacing = 2.0 ** (math.floor(math.log2(std)) - _LATTICE_BITS)
-    normals = _normals_of_thread()
-    for start in range(0, value.numel(), 2 * _PAIRS):
-        part = value[start : start + 2 * _PAIRS]
-        noise = normals.draw(bits, part.numel()).to(part.device, part.dtype)
-        point = torch.round(part.mul_(1 / spacing), out=normals.scratch(part))
-        part.sub_(point).add_(noise, alpha=std / spacing).round_().add_(point).mul_(spacing)
+    width = 2 * _PAIRS
+    workers = min(torch.get_num_threads(), value.numel() // width) if bits.secure else 1
+    workers = max(1, workers)
+    parts = workers * math.ceil(value.numel() / (workers * width))
+    width = max(1, math.ceil(value.numel() / max(1, parts)))
+    normals = [_normals(worker) for worker in range(workers)]
+
+    def work(worker: int) -> None:
+        for start in range(worker * width, value.numel(), workers * width):
+            part = value[start : start + width]
+            noise = normals[worker].halves(bits, part.numel(), std / spacing)
+            (_add_here if part.device.type == "cpu" else _add_there)(part, noise, spacing)
+
+    if workers == 1:
+        work(0)
+        return
+    with ThreadPoolExecutor(workers - 1) as pool:
+        others = [pool.submit(work, worker) for worker in range(1, workers)]
+        work(0)
+        for other in others:
+            other.result()
+
+
+def _add_here(part: Tensor, noise: Iterator[tuple[slice, _FloatArray]], spacing: float) -> None:
+    """Add noise to a vector and round it to the lattice.
+
+    By NumPy, which has vector instructions for this on every processor, and none of torch's threads
+    beside ours.
+    """
+    numbers = part.detach().numpy()
+    numbers *= numbers.dtype.type(1 / spacing)
+    for place, some in noise:
+        numbers[place] += some
+    np.rint(numbers, out=numbers)
+    numbers *= numbers.dtype.type(spacing)
+
+
+def _add_there(part: Tensor, noise: Iterator[tuple[slice, _FloatArray]], spacing: float) -> None:
+    """Add noise to a vector on another device and round it to the lattice."""
+    part.mul_(1 / spacing)
+    for place, some in noise:
+        part[place] += torch.from_numpy(some).to(part.device, part.dtype)
+    part.round_().mul_(spacing)
 
 
 class GaussianNoise:
