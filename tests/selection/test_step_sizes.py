@@ -84,8 +84,8 @@ def test_noise_alone_comes_to_the_limit_and_stays_around_it():
     """At beta2 = 0.98 and 300 steps the first releases weigh less than 0.3 %."""
     found = effective_step_sizes(noise_alone(pv.methods.DPAdam(beta2=0.98), 300), every=50)
     assert found.limit[-1] == pytest.approx(0.001 / (3.0 * 1.0 / 2 + 1e-8))
-    # third cumulant over six times the second: so far is the median of a mean of squares with weights
-    # w below their mean, and steps are longer by half of that
+    # a mean of squares with weights w has its median below its mean by the third cumulant over six
+    # times the second, and steps are longer by half of that
     weights = 0.02 * 0.98 ** np.arange(300)
     below = (8 * (weights**3).sum()) / (6 * 2 * (weights**2).sum())
     assert found.ratio == pytest.approx(1 + below / 2, abs=2e-3)  # three standard errors
