@@ -7,7 +7,7 @@ bound on what was lost.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol, Self
 
 import torch
@@ -15,9 +15,11 @@ from torch import Tensor
 
 from privada.clipping.norms import (
     LARGE,
+    all_within,
     either,
     extreme,
     lengths,
+    parts_of,
     raised,
     rounding_of,
     row_squares,
@@ -28,9 +30,10 @@ from privada.clipping.norms import (
 from privada.clipping.pieces import Piece, PieceWeights, Weights, weights_of
 
 # A block of squares that stays in the cache between the two operations on it.
-_CACHE_BYTES = 1 << 20
-# How many columns of squares are added up in one go.
-_COLUMNS = 1024
+_CACHE_BYTES = 1 << 22
+# How many columns of squares are added up in one go, at most, and for how many rows of weights
+# all of these sums are made before they are added.
+_COLUMNS, _NARROW = 1024, 64
 # A block of gradients that does.
 _BLOCK_BYTES = 1 << 20
 
@@ -109,10 +112,15 @@ class Memory:
 
 
 class Whole:
-    """Gradients that are kept as they are: (examples, *shape)."""
+    """Gradients that are kept as they are: (examples, *shape).
 
-    def __init__(self, piece: Piece, gradients: Tensor) -> None:
-        self.piece, self._gradients = piece, gradients
+    `squares` returns their squared norms, where something else needs them too.
+    """
+
+    def __init__(
+        self, piece: Piece, gradients: Tensor, squares: Callable[[], Tensor] | None = None
+    ) -> None:
+        self.piece, self._gradients, self._squares = piece, gradients, squares
 
     @property
     def factor_size(self) -> int:
@@ -125,6 +133,8 @@ class Whole:
 
     def squared_norms(self, weights: Weights | None) -> Tensor:
         """Return each example's weighted squared norm."""
+        if weights is None and self._squares is not None:
+            return self._squares()
         return weighted_squares(self._gradients, weights_of(weights, self.piece))
 
     def products(self, flat: Tensor) -> Tensor:
@@ -138,6 +148,15 @@ class Whole:
         rows = self._gradients.reshape(len(self._gradients), -1)
         total += (factors @ rows).view(self.piece.shape)
 
+    def write_to(self, flat: Tensor, factors: Tensor) -> None:
+        """Put the weighted sum of the gradients in the place of what is there."""
+        total = self.piece.of(flat)
+        rows = self._gradients.reshape(len(self._gradients), -1)
+        if total.is_contiguous():
+            torch.mv(rows.t(), factors, out=total.view(-1))
+        else:
+            total.copy_((factors @ rows).view(self.piece.shape))
+
     def extreme(self) -> None:
         """Return none: these are gradients, not factors of them."""
 
@@ -150,7 +169,7 @@ class Whole:
 
     def drop(self, kept: Tensor) -> None:
         """Make some examples' gradients zero."""
-        self._gradients = _where(kept, self._gradients)
+        self._gradients, self._squares = _where(kept, self._gradients), None
 
 
 class Outer:
@@ -166,7 +185,8 @@ class Outer:
     def __init__(self, piece: Piece, inputs: Tensor, outputs: Tensor) -> None:
         self.piece = piece
         self.inputs, self.outputs = inputs, outputs
-        self._longest = math.inf  # no factor is longer, as far as is known
+        self.seen: list[Tensor] = []  # squared lengths that no factor is above, if known
+        self._output_squares: Tensor | None = None
 
     def join(self, other: Self) -> "Outer":
         """Return the sum of two contributions to one piece."""
@@ -228,41 +248,37 @@ class Outer:
                 if weights is not None:
                     block.mul_(weights.inverse[top:bottom].reshape(-1))
                 found[start:stop] += row_squares(block)
-        self._note_longest(seen, None)
+        self._see([each.square() for each in seen], None)
         return with_rounding(found, rounding)
+
+    def output_squares(self) -> Tensor:
+        """Return the squared norms of the outputs, which have one position."""
+        if self._output_squares is None:
+            self._output_squares = row_squares(self.outputs[:, 0])
+        return self._output_squares
 
     def _of_vectors(self, a: Tensor, b: Tensor, weights: PieceWeights | None) -> Tensor:
         if weights is None or weights.separable:
             rows, columns = (None, None) if weights is None else (weights.rows, weights.columns)
             of_a = row_squares(a if columns is None else a * columns)
-            of_b = row_squares(b if rows is None else b * rows)
-            self._note_longest([of_a.sqrt(), of_b.sqrt()], weights)
+            of_b = self.output_squares() if rows is None else row_squares(b * rows)
+            self._see([of_a, of_b], weights)
             return of_a * of_b
-        of_a, of_b = row_squares(a), row_squares(b)
-        self._note_longest([of_a.sqrt(), of_b.sqrt()], None)
+        of_a, of_b = row_squares(a), self.output_squares()
+        self._see([of_a, of_b], None)
         tiny = 4 * torch.finfo(a.dtype).tiny * (weights.largest + 1)
         lost = (a.shape[1] * of_b + b.shape[1] * of_a) * tiny
         narrow, wide, squares = b, a, weights.squares.t()
         if a.shape[1] < b.shape[1]:
             narrow, wide, squares = a, b, weights.squares
-        found = torch.zeros(narrow.shape, dtype=torch.float64, device=a.device)
-        for left in range(0, wide.shape[1], _COLUMNS):
-            part, below = wide[:, left : left + _COLUMNS], squares[left : left + _COLUMNS]
-            for start, stop in spans(len(wide), _COLUMNS * wide.element_size(), _CACHE_BYTES):
-                rows = part[start:stop]
-                found[start:stop] += torch.mm(rows * rows, below)
-        sums = (found * narrow * narrow).sum(dim=1)
-        return raised(sums, a.dtype, wide.shape[1]) + lost
+        sums = (_square_products(wide, squares) * narrow.square()).sum(dim=1, dtype=torch.float64)
+        width = wide.shape[1]
+        return raised(sums, a.dtype, width, min(width, _COLUMNS)).add_(lost)
 
-    def _note_longest(self, norms: list[Tensor], weights: PieceWeights | None) -> None:
-        """Keep a bound on all factors, from the norms of weighted ones.
-
-        The greatest is taken by torch, in which a NaN is not lost: it bounds nothing.
-        """
-        greatest = [each.max() for each in norms if each.numel()]
-        if greatest:
-            longest = float(torch.stack(greatest).max())
-            self._longest = longest / (1.0 if weights is None else min(1.0, weights.least))
+    def _see(self, squares: list[Tensor], weights: PieceWeights | None) -> None:
+        """Keep bounds on all factors, from the squared lengths of weighted ones."""
+        least = 1.0 if weights is None else min(1.0, weights.least)
+        self.seen = [each if least == 1 else each / least**2 for each in squares]
 
     def by_gram(self, weights: PieceWeights | None) -> Tensor:
         """Return each example's weighted squared norm, from the Gram matrices of positions."""
@@ -285,7 +301,7 @@ class Outer:
             rounding += tiny * b.shape[2] * of_a.sum(dim=1).square_()
             rounding += tiny * a.shape[2] * of_b.sum(dim=1).square_()
             found.append(gram.sum(dim=(1, 2), dtype=torch.float64).clamp_(min=0) + rounding)
-        self._note_longest(seen, weights)
+        self._see([each.square() for each in seen], weights)
         lost = 2 * self.piece.size * torch.finfo(self.inputs.dtype).tiny
         return torch.cat(found) + lost * (1 + (0 if weights is None else weights.largest))
 
@@ -313,7 +329,9 @@ class Outer:
             inputs = inputs * each
         else:
             outputs = outputs * each
-        if outputs.is_contiguous() and inputs.is_contiguous():
+        if inputs.shape[1] == 1:
+            torch.addmm(total, outputs[:, 0].t(), inputs[:, 0], beta=beta, out=total)
+        elif outputs.is_contiguous() and inputs.is_contiguous():
             rows, columns = outputs.flatten(0, 1), inputs.flatten(0, 1)
             torch.addmm(total, rows.t(), columns, beta=beta, out=total)
         else:  # which joining examples and positions would copy
@@ -321,7 +339,7 @@ class Outer:
 
     def extreme(self) -> Tensor | None:
         """Return the examples that have huge factors."""
-        if self._longest <= LARGE[self.inputs.dtype]:
+        if self.seen and all_within(self.seen, LARGE[self.inputs.dtype]):
             return None
         return extreme(self.inputs, self.outputs)
 
@@ -338,6 +356,42 @@ class Outer:
     def drop(self, kept: Tensor) -> None:
         """Make some examples' gradients zero."""
         self.inputs, self.outputs = _where(kept, self.inputs), _where(kept, self.outputs)
+        self._output_squares = None
+
+
+def _square_products(values: Tensor, weights: Tensor) -> Tensor:
+    """Return the product of the squares of values with a matrix, long sums of it in float64."""
+    width, narrow = weights.shape
+    count, size = parts_of(width, _COLUMNS)
+    if count == 1 and size == width and values.numel() * values.element_size() <= _CACHE_BYTES:
+        return torch.mm(values * values, weights)
+    found = torch.zeros((len(values), narrow), dtype=torch.float64, device=values.device)
+    parts = weights[: count * size].view(count, size, narrow)
+    memory = values.new_empty(0)
+    for start, stop in spans(len(values), width * values.element_size(), _CACHE_BYTES):
+        rows = values[start:stop]
+        if memory.shape != rows.shape:
+            memory = torch.empty_like(rows)
+        squares = torch.mul(rows, rows, out=memory)
+        columns = squares[:, : count * size].view(-1, count, size).transpose(0, 1)
+        if narrow <= _NARROW:
+            found[start:stop] = torch.bmm(columns, parts).sum(dim=0, dtype=torch.float64)
+        else:
+            for column, part in zip(columns, parts, strict=True):
+                found[start:stop] += torch.mm(column, part)
+        if count * size < width:
+            found[start:stop] += torch.mm(squares[:, count * size :], weights[count * size :])
+    return found
+
+
+def extremes(contributions: Sequence[Contribution]) -> Tensor | None:
+    """Return the examples whose norm and sum must be taken from their gradients; None for none."""
+    seen = [each for each in contributions if isinstance(each, Outer) and each.seen]
+    if seen:  # one look at all of them
+        squares = [squared for each in seen for squared in each.seen]
+        if all_within(squares, LARGE[seen[0].inputs.dtype]):
+            contributions = [each for each in contributions if each not in seen]
+    return either(each.extreme() for each in contributions)
 
 
 def _rounding(inputs: Tensor, outputs: Tensor, weights: PieceWeights | None) -> Tensor:
@@ -388,7 +442,8 @@ class Rows:
             return self._gathered(row_squares(self._rows))
         here = weights.of(self.piece)
         found = (self._rows * self._rows * here.squares[self._token]).sum(dim=1)
-        return self._gathered(raised(found, found.dtype, self._rows.shape[1], here.largest))
+        width = self._rows.shape[1]
+        return self._gathered(raised(found, found.dtype, width, width, here.largest))
 
     def products(self, flat: Tensor) -> Tensor:
         """Return each example's inner product with the piece of `flat`."""

@@ -1,7 +1,7 @@
 """Norms that err upwards, whatever rounding does, and a bound on the memory for making them."""
 
-import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from functools import lru_cache
 
 import torch
 from torch import Tensor
@@ -14,31 +14,52 @@ CHUNK_BYTES = 1 << 26
 _PLAIN = 1e-12, 1e15
 # Factors beyond these are taken for huge.
 LARGE = {torch.float32: 1e15, torch.float64: 1e100}
-# How many squares are added up in one go.
-_ROW = 2048
+# How many squares are added up in one go, at most, and how many sums vector units make of them at
+# least.
+_ROW, _LANES = 4096, 4
 
 
-def raised(sums: Tensor, dtype: torch.dtype, count: int, largest: float = 0.0) -> Tensor:
+def raised(
+    sums: Tensor, dtype: torch.dtype, count: int, chain: float, largest: float = 0.0
+) -> Tensor:
     """Return sums of `count` squares, made in `dtype`, in float64 and not below the true ones.
 
-    Rounding is a walk of `count` steps of half an eps at most, of which vector units take several
-    at a time. Squares below the smallest normal number may be lost; as much is added for each,
-    times the largest weight on them.
+    At most `chain` of them are added one after another, and each addition may lose half an eps;
+    the products themselves, and roots that are squared again, a few more. Squares below the
+    smallest normal number may be lost; as much is added for each, times the largest weight on them.
     """
     kind = torch.finfo(dtype)
-    return sums.double() * (1 + kind.eps * math.sqrt(count)) + 2 * count * kind.tiny * (1 + largest)
+    factor, lost = 1 + kind.eps * (4 + chain / 2), 2 * count * kind.tiny * (1 + largest)
+    return (sums.double() * factor).add_(lost)
 
 
 def row_squares(values: Tensor) -> Tensor:
     """Return the squared norms of rows in float64, not below the true ones."""
     width = values.shape[1]
-    whole = width // _ROW * _ROW if width > 2 * _ROW else 0
-    norms: Tensor = torch.linalg.vector_norm(values[:, whole:], dim=1).double()
-    found = norms * norms
-    if whole:  # like numbers in a row add their roundings up, so no float32 sum is a long one
-        parts = torch.linalg.vector_norm(values[:, :whole].view(len(values), -1, _ROW), dim=2)
-        found += parts.double().square_().sum(dim=1)
-    return raised(found, values.dtype, width)
+    if width <= _ROW:
+        found = torch.linalg.vector_norm(values, dim=1).double().square_()
+        return raised(found, values.dtype, width, width / _LANES)
+    # no float32 sum is a long one
+    count, size = parts_of(width)
+    parts = values[:, : count * size].view(len(values), count, size)
+    found = torch.linalg.vector_norm(parts, dim=2).double().square_().sum(dim=1)
+    if count * size < width:
+        found += torch.linalg.vector_norm(values[:, count * size :], dim=1).double().square_()
+    return raised(found, values.dtype, width, _ROW / _LANES)
+
+
+@lru_cache(maxsize=256)
+def parts_of(width: int, most: int = _ROW) -> tuple[int, int]:
+    """Return the number and the size of equal parts of a row, each of `most` numbers or fewer.
+
+    They are all of it if it has a divisor for that; vector units like those better. Else something
+    is left over.
+    """
+    least = -(-width // most)
+    for count in range(least, 4 * least + 1):
+        if width % count == 0:
+            return count, width // count
+    return width // most, most
 
 
 def rounding_of(inputs: Tensor, outputs: Tensor, factor: float = 1.0) -> Tensor:
@@ -84,6 +105,13 @@ def _beyond(values: Tensor, most: float) -> Tensor | None:
     if -most <= float(low) <= float(high) <= most:
         return None
     return (values.abs() > most).flatten(1).any(dim=1)
+
+
+def all_within(squares: Sequence[Tensor], most: float) -> bool:
+    """Return whether no squared length is above that of `most`; a NaN is."""
+    if not squares:
+        return True
+    return float(torch.cat([each.flatten() for each in squares]).max()) <= most * most
 
 
 def either(found: Iterable[Tensor | None]) -> Tensor | None:

@@ -14,15 +14,23 @@ import math
 from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
+from contextlib import AbstractContextManager, nullcontext
 
 import torch
 from torch import Tensor, nn
 
 from privada.clipping.batch import Batch, call
 from privada.clipping.clips import THRESHOLD, ByNorm, Clipping, factors_in
-from privada.clipping.contributions import Contribution, Memory, Outer, combine
+from privada.clipping.contributions import (
+    Contribution,
+    Memory,
+    Outer,
+    Whole,
+    combine,
+    extremes,
+)
 from privada.clipping.losses import Loss, example_losses
-from privada.clipping.norms import either, spans
+from privada.clipping.norms import spans
 from privada.clipping.pieces import Piece, Weights, apart
 from privada.clipping.recording import (
     FIRST,
@@ -77,6 +85,7 @@ class OnePassEngine:
         self._wholes = {name: piece for _, name, piece in self._pieces}
         self._names = [name for name, whole in self._wholes.items() if whole.size]
         self._starts = [self._wholes[name].offset for name in self._names]
+        self._sizes = {self._wholes[name].offset: self._wholes[name].size for name in self._names}
         self._layouts: dict[Key, Layout] = {}
         self.whole_modules: frozenset[str] = frozenset()
         self.half = False  # whether autocast makes numbers short
@@ -133,8 +142,11 @@ class OnePassEngine:
                 memory.renew()
                 return _compacted(found, memory)
 
-    def _no_autocast(self) -> torch.autocast:
-        return torch.autocast(self._parameters.device.type, enabled=False)
+    def _no_autocast(self) -> AbstractContextManager[object]:
+        kind = self._parameters.device.type
+        if not torch.is_autocast_enabled(kind):
+            return nullcontext()
+        return torch.autocast(kind, enabled=False)
 
     def _by_parameter(
         self, recorder: Recorder, gradients: Iterable[Tensor | None], examples: int
@@ -233,25 +245,28 @@ class OnePassEngine:
     ) -> Tensor:
         """Return a total with a chunk's clipped sum added, without the shift.
 
-        In a new total, matrices are written where they go; everything else starts from zero.
+        In a new total, parameters are written where they go; everything else starts from zero.
         """
         with torch.no_grad(), self._no_autocast():
-            written: set[int] = set()
             if total is None:
+                written: set[int] = set()
                 like = self._parameters
                 total = torch.empty(like.size, dtype=like.dtype, device=like.device)
-                whole = {piece.offset: piece.size for piece in self._wholes.values() if piece.size}
+                left = []
                 for each in contributions:
                     piece = each.piece
-                    if isinstance(each, Outer) and whole.get(piece.offset) == piece.size:
+                    alone = self._sizes.get(piece.offset) == piece.size
+                    if alone and isinstance(each, Outer | Whole):
                         each.write_to(total, kept)
                         written.add(piece.offset)
-                for offset, size in whole.items():
+                    else:
+                        left.append(each)
+                for offset, size in self._sizes.items():
                     if offset not in written:
                         total[offset : offset + size].zero_()
+                contributions = left
             for each in contributions:
-                if not (isinstance(each, Outer) and each.piece.offset in written):
-                    each.add_to(total, kept)
+                each.add_to(total, kept)
             return total
 
     def _norms_or_rows(
@@ -264,11 +279,11 @@ class OnePassEngine:
         """
         with torch.no_grad(), self._no_autocast():
             norms = self._norms(contributions, examples, whitening)
-            finite = torch.isfinite(norms)
-            huge = either(each.extreme() for each in contributions)
-            plain = finite if huge is None else finite & ~huge
-            if bool(plain.all()):
+            huge = extremes(contributions)
+            if huge is None and math.isfinite(float(norms.sum())):
                 return norms, []
+            finite = torch.isfinite(norms)
+            plain = finite if huge is None else finite & ~huge
             places = torch.nonzero(~plain)[:, 0].tolist()
             rows = [self._materialised(contributions, i, i + 1).double() for i in places]
             for each in contributions:

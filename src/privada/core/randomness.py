@@ -13,19 +13,18 @@ from numpy.typing import NDArray
 
 from privada.core.validation import whole
 
-_BLOCK = bytes(1 << 20)
+_BLOCK = memoryview(bytes(1 << 17))
 
 
-def _key_stream(key: bytes, size: int) -> bytearray:
+def _key_stream(key: bytes, size: int) -> NDArray[np.uint8]:
     """Return `size` bytes of the AES-256 counter-mode stream under `key`."""
     encryptor = Cipher(algorithms.AES(key), modes.CTR(bytes(16))).encryptor()
-    stream = bytearray(size + 15)  # update_into asks for up to a cipher block of slack
-    view = memoryview(stream)
+    stream = np.empty(size + 15, np.uint8)  # update_into asks for up to a cipher block of slack
+    view = stream.data
     for start in range(0, size, len(_BLOCK)):
         count = min(len(_BLOCK), size - start)
-        encryptor.update_into(memoryview(_BLOCK)[:count], view[start : start + count + 15])
-    del view
-    return stream
+        encryptor.update_into(_BLOCK[:count], view[start : start + count + 15])
+    return stream[:size]
 
 
 class Bits(Protocol):
@@ -60,7 +59,7 @@ class SecureBits:
 
     def draw(self, size: int) -> NDArray[np.uint8]:
         """Return `size` bytes under a key of their own."""
-        return np.frombuffer(_key_stream(os.urandom(32), size), dtype=np.uint8, count=size)
+        return _key_stream(os.urandom(32), size)
 
 
 class SeededBits:
@@ -91,7 +90,7 @@ class SeededBits:
         label = f"privada/{self.seed}/{self.stream}/{self.position}"
         self.position += 1
         key = hashlib.sha256(label.encode()).digest()
-        return np.frombuffer(_key_stream(key, size), dtype=np.uint8, count=size)
+        return _key_stream(key, size)
 
 
 def make_bits(seed: int | None, stream: str) -> Bits:

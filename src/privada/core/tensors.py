@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import accumulate
 
 import torch
@@ -31,12 +32,12 @@ class Layout:
     names: tuple[str, ...]
     shapes: tuple[torch.Size, ...]
 
-    @property
+    @cached_property
     def sizes(self) -> list[int]:
         """The number of coordinates of each parameter."""
         return [shape.numel() for shape in self.shapes]
 
-    @property
+    @cached_property
     def size(self) -> int:
         """The number of coordinates in all."""
         return sum(self.sizes)
@@ -49,7 +50,12 @@ class Layout:
 
     def split(self, flat: Tensor) -> dict[str, Tensor]:
         """Return views of `flat`, one per parameter."""
-        return {name: flat[place].view(shape) for name, place, shape in self.slices()}
+        return dict(zip(self.names, self.pieces(flat), strict=True))
+
+    def pieces(self, flat: Tensor) -> list[Tensor]:
+        """Return views of `flat`, one per parameter, without their names."""
+        parts = torch.split(flat, self.sizes)
+        return [part.view(shape) for part, shape in zip(parts, self.shapes, strict=True)]
 
     def join(self, named: Mapping[str, Tensor]) -> Tensor:
         """Return the flat vector of a map that has every name, each broadcast to its shape."""
@@ -135,13 +141,12 @@ class Parameters:
     @torch.no_grad()
     def add_(self, direction: Tensor, length: float = 1.0) -> None:
         """Add a multiple of `direction` to the parameters in place."""
-        parts: list[Tensor] = list(self.layout.split(direction).values())
-        torch._foreach_add_(self._tensors, parts, alpha=length)
+        torch._foreach_add_(self._tensors, self.layout.pieces(direction), alpha=length)
 
     @torch.no_grad()
     def write_(self, values: Tensor) -> None:
         """Set the parameters in place."""
-        torch._foreach_copy_(self._tensors, list(self.layout.split(values).values()))
+        torch._foreach_copy_(self._tensors, self.layout.pieces(values))
 
     def public_gradient(self, public: Public, number: int) -> Tensor:
         """Return the average gradient of public batch `number` at the parameters as they are."""

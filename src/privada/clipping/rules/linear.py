@@ -20,13 +20,17 @@ def build_linear(weight: Piece | None, bias: Piece | None) -> Any:
         assert use.gradient is not None
         (inputs,) = use.given()
         outputs = use.arrange(use.gradient, 1)
+        known = None
         if weight is not None and inputs.layout != torch.strided:
             yield SparseOuter(weight, inputs, outputs[:, 0])
         elif weight is not None:
-            rows = use.arrange(inputs.to(outputs.dtype), 1)
-            yield Outer(weight, rows, outputs)
-        if bias is not None:
-            yield Whole(bias, outputs[:, 0] if outputs.shape[1] == 1 else outputs.sum(dim=1))
+            outer = Outer(weight, use.arrange(inputs.to(outputs.dtype), 1), outputs)
+            known = outer.output_squares
+            yield outer
+        if bias is not None and outputs.shape[1] == 1:
+            yield Whole(bias, outputs[:, 0], known)
+        elif bias is not None:
+            yield Whole(bias, outputs.sum(dim=1))
 
     return build
 
