@@ -74,6 +74,23 @@ def perceptron_with_relu_in_place(draw):
 
 
 @case
+def changes_in_place_in_the_middle(draw):
+    """What a layer returned is overwritten, as a whole and in part, and as a view."""
+    n, t, twice = draw(SMALL), draw(SMALL), draw(st.booleans())
+
+    def run(s, x):
+        h = s.b(torch.tanh(s.a(x)))
+        h.mul_(2).tanh_()
+        h[..., 0] *= 3
+        h = s.c(h)
+        h.view(-1).mul_(2)
+        return s.d(torch.relu_(s.a2(h)) + h if twice else h)
+
+    layers = {name: nn.Linear(6, 6) for name in ("b", "c", "a2", "d")}
+    return Apply(run, a=nn.Linear(n, 6), **layers), numbers(t, n)
+
+
+@case
 def residual(draw):
     n, t = draw(SMALL), draw(SMALL)
     return Apply(lambda s, x: x + s.b(torch.relu(s.a(x))), a=nn.Linear(n, 6), b=nn.Linear(6, n)), (

@@ -30,7 +30,9 @@ class Batch:
     @property
     def size(self) -> int:
         """The number of examples. Private too."""
-        return int(tree_leaves(self.inputs)[0].shape[0])
+        one = isinstance(self.inputs, Tensor)
+        first: Tensor = self.inputs if one else tree_leaves(self.inputs)[0]
+        return first.shape[0]
 
     def chunks(self, size: int) -> Iterator["Batch"]:
         """Yield the examples a chunk at a time."""

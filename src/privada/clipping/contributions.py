@@ -264,16 +264,22 @@ class Outer:
             of_b = self.output_squares() if rows is None else row_squares(b * rows)
             self._see([of_a, of_b], weights)
             return of_a * of_b
-        of_a, of_b = row_squares(a), self.output_squares()
-        self._see([of_a, of_b], None)
-        tiny = 4 * torch.finfo(a.dtype).tiny * (weights.largest + 1)
-        lost = (a.shape[1] * of_b + b.shape[1] * of_a) * tiny
         narrow, wide, squares = b, a, weights.squares.t()
         if a.shape[1] < b.shape[1]:
             narrow, wide, squares = a, b, weights.squares
-        sums = (_square_products(wide, squares) * narrow.square()).sum(dim=1, dtype=torch.float64)
-        width = wide.shape[1]
-        return raised(sums, a.dtype, width, min(width, _COLUMNS)).add_(lost)
+        width, dtype = wide.shape[1], a.dtype
+        products, chain = _square_products(wide, squares), min(width, _COLUMNS)
+        if weights.least_square:  # the products bound lengths well enough for what follows
+            of_wide = raised(products[:, 0], dtype, width, chain, weights.largest)
+            of_wide.div_(weights.least_square)
+        else:
+            of_wide = row_squares(wide)
+        of_narrow = row_squares(narrow)
+        self._see([of_wide, of_narrow], None)
+        tiny = 4 * torch.finfo(dtype).tiny * (weights.largest + 1)
+        lost = (width * of_narrow + narrow.shape[1] * of_wide) * tiny
+        sums = (products * narrow.square()).sum(dim=1, dtype=torch.float64)
+        return raised(sums, dtype, width, chain).add_(lost)
 
     def _see(self, squares: list[Tensor], weights: PieceWeights | None) -> None:
         """Keep bounds on all factors, from the squared lengths of weighted ones."""

@@ -130,13 +130,10 @@ class OnePassEngine:
         losses = self._forward(recorder, batch)
         if recorder.unknown:
             raise NotFollowed(f"a new use of {recorder.unknown[0].name!r}")
-        copies = [copy for _, copy in recorder.copies]
-        gradients: Iterable[Tensor | None] = [None] * len(copies)
+        gradients: list[Tensor | None] = [None] * len(recorder.copies)
         with self._no_autocast():
             if losses.requires_grad:
-                _, *gradients = torch.autograd.grad(
-                    losses.sum(), [recorder.anchor, *copies], allow_unused=True
-                )
+                gradients = recorder.backward(losses.sum())
             with torch.no_grad():
                 found = self._by_parameter(recorder, gradients, batch.size)
                 memory.renew()
@@ -413,9 +410,7 @@ class OnePassEngine:
         for index in range(size if losses.requires_grad else 0):
             for use in recorder.uses:
                 use.gradient = None
-            torch.autograd.grad(
-                losses[index], [recorder.anchor], allow_unused=True, retain_graph=True
-            )
+            recorder.backward(losses[index], again=True)
             for use in recorder.uses:
                 if use.gradient is not None:
                     mattered.add(use.key)

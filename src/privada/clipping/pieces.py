@@ -70,6 +70,11 @@ class PieceWeights:
         factors = factors if self.columns is None else self.columns
         return float(factors.min())
 
+    @cached_property
+    def least_square(self) -> float:
+        """The smallest of the squared inverse scales, zero for none."""
+        return float(self.squares.min()) if self.squares.numel() else 0.0
+
     @property
     def separable(self) -> bool:
         """Whether the weights are constant along the rows or along the columns of a matrix."""

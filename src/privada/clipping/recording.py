@@ -17,6 +17,7 @@ from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.graph import GradientEdge, get_gradient_edge
 from torch.func import functional_call, vmap
 from torch.nn.modules.transformer import _detect_is_causal_mask
 from torch.overrides import TorchFunctionMode
@@ -261,6 +262,7 @@ class Recorder(TorchFunctionMode):
         self._counts: Counter[str] = Counter()
         self.examples = examples
         self.anchor = torch.zeros((), requires_grad=True)
+        self._edges: list[tuple[Use, GradientEdge]] = []
         self.uses: list[Use] = []
         self.unknown: list[Unknown] = []
         self.copies: list[tuple[Piece, Tensor]] = []
@@ -386,8 +388,17 @@ class Recorder(TorchFunctionMode):
         return use
 
     def tap(self, values: Tensor, use: Use) -> Tensor:
-        """Return values as they are, and note the gradient that comes back to them in `use`."""
+        """Return values as they are; the gradient that comes back to them will be in `use`.
+
+        Where autograd has a place for the gradient it is asked for it. What no gradient reaches yet
+        has none, and that of a view is lost when it is written to: those pass through a tap.
+        """
         use.shape = values.shape
+        if values.requires_grad and not values._is_view():
+            self._edges.append((use, get_gradient_edge(values)))
+            if self.asking:
+                use.output = values.detach().clone()
+            return values
         if values._is_view():  # the tap changes what it is given, which a view does not survive
             base = values._base
             assert base is not None
@@ -398,6 +409,20 @@ class Recorder(TorchFunctionMode):
         if self.asking:
             use.output = tapped.detach().clone()
         return tapped
+
+    def backward(self, loss: Tensor, again: bool = False) -> list[Tensor | None]:
+        """Note the gradients of a loss in all uses, and return those of the copies.
+
+        With `again`, it can be asked for those of another loss.
+        """
+        wanted: list[Any] = [self.anchor, *(edge for _, edge in self._edges)]
+        wanted += [copy for _, copy in self.copies]
+        found: list[Any] = list(
+            torch.autograd.grad(loss, wanted, allow_unused=True, retain_graph=again)
+        )[1:]
+        for (use, _), gradient in zip(self._edges, found, strict=False):
+            use.gradient = gradient
+        return found[len(self._edges) :]
 
     def spread(self, use: Use, values: Tensor, tail: int) -> Tensor:
         """Return one copy of the values for each example, if no example owns them."""

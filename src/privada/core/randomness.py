@@ -14,6 +14,8 @@ from numpy.typing import NDArray
 from privada.core.validation import whole
 
 _BLOCK = memoryview(bytes(1 << 17))
+# Up to so many bytes the operating system's are had sooner than a cipher is set up.
+_SHORT = 256
 
 
 def _key_stream(key: bytes, size: int) -> NDArray[np.uint8]:
@@ -42,9 +44,10 @@ class SecureBits:
     """Bytes that nobody can predict or repeat.
 
     Every draw takes a fresh 256-bit key from the operating system and expands it with AES in
-    counter mode. Nothing is kept between draws, so nothing can be repeated by a fork, a copy, a
-    pickle or a restart, and no file can hold the key. A machine restored from a snapshot relies on
-    its operating system to renew its own randomness.
+    counter mode, or is the operating system's own where it is short. Nothing is kept between draws,
+    so nothing can be repeated by a fork, a copy, a pickle or a restart, and no file can hold the
+    key. A machine restored from a snapshot relies on its operating system to renew its own
+    randomness.
 
     Example:
         >>> from privada.core.randomness import SecureBits
@@ -59,6 +62,8 @@ class SecureBits:
 
     def draw(self, size: int) -> NDArray[np.uint8]:
         """Return `size` bytes under a key of their own."""
+        if size <= _SHORT:
+            return np.frombuffer(bytearray(os.urandom(size)), np.uint8)
         return _key_stream(os.urandom(32), size)
 
 
