@@ -80,7 +80,7 @@ def changes_in_place_in_the_middle(draw):
 
     def run(s, x):
         h = s.b(torch.tanh(s.a(x)))
-        h.mul_(2).tanh_()
+        h.mul_(2).add_(1)
         h[..., 0] *= 3
         h = s.c(h)
         h.view(-1).mul_(2)
