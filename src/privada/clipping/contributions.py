@@ -7,6 +7,7 @@ bound on what was lost.
 """
 
 import math
+import threading
 from collections.abc import Callable, Sequence
 from typing import Protocol, Self
 
@@ -109,6 +110,18 @@ class Memory:
         if self._taken > self._held.numel():
             return like.new_empty(shape)
         return self._held[start : self._taken].view(shape)
+
+
+_kept = threading.local()
+
+
+def _scratch(shape: Sequence[int], like: Tensor) -> Tensor:
+    """Return memory of a shape, and of the type of a tensor, that the next call returns again."""
+    size, kept = math.prod(shape), getattr(_kept, "memory", like)
+    fits = kept is not like and kept.numel() >= size
+    if not fits or (kept.dtype, kept.device) != (like.dtype, like.device):
+        kept = _kept.memory = like.new_empty(size)
+    return kept[:size].view(shape)
 
 
 class Whole:
@@ -234,16 +247,12 @@ class Outer:
         m, width = self.outputs.shape[2], n * self.inputs.element_size()
         found = torch.zeros(examples, dtype=torch.float64, device=self.inputs.device)
         rounding, seen = torch.zeros_like(found), []
-        memory = self.inputs.new_empty(0)
         for start, stop in spans(examples, m * width, _BLOCK_BYTES):
             inputs, outputs = self.inputs[start:stop], self.outputs[start:stop]
             seen += [lengths(inputs.flatten(1)), lengths(outputs.flatten(1))]
             rounding[start:stop] = _rounding(inputs, outputs, weights)
             for top, bottom in spans(m, (stop - start) * width, _BLOCK_BYTES):
-                shape = stop - start, bottom - top, n
-                if memory.numel() < math.prod(shape):
-                    memory = self.inputs.new_empty(math.prod(shape))
-                block = memory[: math.prod(shape)].view(shape)
+                block = _scratch((stop - start, bottom - top, n), self.inputs)
                 block = torch.bmm(outputs.mT[:, top:bottom], inputs, out=block).flatten(1)
                 if weights is not None:
                     block.mul_(weights.inverse[top:bottom].reshape(-1))
@@ -373,12 +382,9 @@ def _square_products(values: Tensor, weights: Tensor) -> Tensor:
         return torch.mm(values * values, weights)
     found = torch.zeros((len(values), narrow), dtype=torch.float64, device=values.device)
     parts = weights[: count * size].view(count, size, narrow)
-    memory = values.new_empty(0)
     for start, stop in spans(len(values), width * values.element_size(), _CACHE_BYTES):
         rows = values[start:stop]
-        if memory.shape != rows.shape:
-            memory = torch.empty_like(rows)
-        squares = torch.mul(rows, rows, out=memory)
+        squares = torch.mul(rows, rows, out=_scratch(rows.shape, rows))
         columns = squares[:, : count * size].view(-1, count, size).transpose(0, 1)
         if narrow <= _NARROW:
             found[start:stop] = torch.bmm(columns, parts).sum(dim=0, dtype=torch.float64)
