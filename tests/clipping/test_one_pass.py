@@ -16,6 +16,7 @@ from privada.clipping.layers import refuse_mixing_layers
 from privada.clipping.one_pass import OnePassEngine
 from privada.clipping.recording import NotFollowed
 from privada.clipping.reference import PerExampleEngine
+from privada.clipping.rules import sparse
 from privada.core.errors import ArgumentError, ModelError
 from privada.core.tensors import Parameters
 from privada.geometry import Whitening
@@ -438,6 +439,20 @@ def test_sparse_rows_give_what_dense_ones_do(deep, size, seed, kind, filled):
         engine = OnePassEngine(model, entropy, parameters, example, record_bytes=room)
         found = engine.clipped_sum(Batch(rows_of(dense), targets), shape, 0.3).value
         torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-11)
+
+
+@pytest.mark.parametrize("library", [True, False])
+@pytest.mark.parametrize("filled", [0.0, 0.3, 1.0])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_products_of_sparse_rows_need_no_library(monkeypatch, library, filled, dtype):
+    if library and not sparse._HAS_PRODUCT:
+        pytest.skip("this build of torch has no product of CSR matrices")
+    monkeypatch.setattr(sparse, "_HAS_PRODUCT", library)
+    dense = torch.randn(9, 20, dtype=dtype) * (torch.rand(9, 20) < filled)
+    weight, bias = torch.randn(4, 20, dtype=dtype), torch.randn(4, dtype=dtype)
+    for offset in (None, bias):
+        found = sparse.sparse_linear(rows_of(dense), weight, offset)
+        torch.testing.assert_close(found, functional.linear(dense, weight, offset))
 
 
 @pytest.mark.filterwarnings("ignore:Sparse")

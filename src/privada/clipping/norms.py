@@ -36,6 +36,8 @@ def raised(
 def row_squares(values: Tensor) -> Tensor:
     """Return the squared norms of rows in float64, not below the true ones."""
     width = values.shape[1]
+    if values.stride(1) != 1:  # vector units would add a row up number by number
+        values = values.contiguous()
     if width <= _ROW:
         found = torch.linalg.vector_norm(values, dim=1).double().square_()
         return raised(found, values.dtype, width, width / _LANES)

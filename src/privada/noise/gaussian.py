@@ -17,8 +17,8 @@ from privada.core.randomness import Bits, SecureBits, uniforms
 from privada.core.validation import positive
 from privada.core.values import ClippedSum, Release
 
-# Pairs of normals made at a time, in one thread.
-_PAIRS = 1 << 17
+# Pairs of normals made at a time, in one thread, and threads at most: each has memory of its own.
+_PAIRS, _THREADS = 1 << 17, 8
 # Below this the 32 bits of a uniform are followed by 53 more: one pair in 65,536.
 _RARE = 1 << 16
 # The lattice that releases lie on has a spacing of 2^-5 to 2^-6 standard deviations, which adds
@@ -85,13 +85,13 @@ def add_noise_(value: Tensor, std: float, bits: Bits) -> None:
     one power of two whatever the data, and nothing is left of the low bits by which a
     floating-point attack tells inputs apart.
 
-    Long vectors are worked on in as many threads as torch uses, if the bits are secure; seeded ones
-    come in an order that threads would not keep.
+    Long vectors are worked on in as many threads as torch uses, up to eight, if the bits are
+    secure; seeded ones come in an order that threads would not keep.
     """
     spacing = 2.0 ** (math.floor(math.log2(std)) - _LATTICE_BITS)
     width = 2 * _PAIRS
-    workers = min(torch.get_num_threads(), value.numel() // width) if bits.secure else 1
-    workers = max(1, workers)
+    threads = min(torch.get_num_threads(), _THREADS) if bits.secure else 1
+    workers = max(1, min(threads, value.numel() // width))
     parts = workers * math.ceil(value.numel() / (workers * width))
     width = max(1, math.ceil(value.numel() / max(1, parts)))
     normals = [_normals(worker) for worker in range(workers)]

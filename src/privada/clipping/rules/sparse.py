@@ -2,21 +2,27 @@
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from privada.clipping.norms import either, extreme, row_squares
 from privada.clipping.pieces import Piece, Weights
 
+# Without this library, torch has no product of a CSR matrix on the processor.
+_HAS_PRODUCT: bool = torch._C.has_mkl
+
 
 def _entries(rows: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Return the example, the column and the value of each entry of a CSR matrix."""
-    starts, columns = rows.crow_indices(), rows.col_indices()
-    places = torch.arange(len(columns), device=starts.device)
-    examples = torch.searchsorted(starts, places, right=True) - 1
+    counts, columns = rows.crow_indices().diff(), rows.col_indices()
+    numbers = torch.arange(len(counts), device=counts.device)
+    examples = torch.repeat_interleave(numbers, counts, output_size=len(columns))
     return examples, columns, rows.values()
 
 
 def sparse_linear(rows: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     """Return x W^T + b for a CSR matrix x."""
+    if _HAS_PRODUCT or rows.is_cuda:
+        return functional.linear(rows, weight, bias)
     examples, columns, values = _entries(rows)
     picked = weight.t()[columns] * values[:, None]
     out = torch.zeros((rows.shape[0], weight.shape[0]), dtype=weight.dtype, device=rows.device)
@@ -46,8 +52,8 @@ class SparseOuter:
         squares = self._values.double() ** 2
         if weights is None:
             return row_squares(self._outputs) * self._gathered(squares)
-        columns = weights.of(self.piece).squares.t()[self._columns].double()
-        found = self._gathered(columns * squares[:, None])
+        columns = weights.of(self.piece).squares.t().index_select(0, self._columns).double()
+        found = self._gathered(columns.mul_(squares[:, None]))
         return (found * self._outputs.double() ** 2).sum(dim=1)
 
     def products(self, flat: Tensor) -> Tensor:
@@ -57,8 +63,8 @@ class SparseOuter:
 
     def add_to(self, flat: Tensor, factors: Tensor) -> None:
         """Add the weighted sum of the gradients."""
-        scaled = (self._outputs * factors[:, None])[self._examples] * self._values[:, None]
-        self.piece.of(flat).t().index_add_(0, self._columns, scaled)
+        scaled = (self._outputs * factors[:, None]).index_select(0, self._examples)
+        self.piece.of(flat).t().index_add_(0, self._columns, scaled.mul_(self._values[:, None]))
 
     def rounding(self, weights: Weights | None) -> None:
         """Return none: nothing cancels in a product of two vectors."""
