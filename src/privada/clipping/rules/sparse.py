@@ -43,23 +43,24 @@ class SparseOuter:
             self._examples, self._columns = distinct // rows.shape[1], distinct % rows.shape[1]
 
     def _gathered(self, each: Tensor) -> Tensor:
-        shape = (len(self._outputs), *each.shape[1:])
+        """Return sums over the entries of an example, in the last dimension."""
+        shape = (*each.shape[:-1], len(self._outputs))
         total = torch.zeros(shape, dtype=torch.float64, device=each.device)
-        return total.index_add_(0, self._examples, each.double())
+        return total.index_add_(-1, self._examples, each.double())
 
     def squared_norms(self, weights: Weights | None) -> Tensor:
         """Return each example's weighted squared norm."""
         squares = self._values.double() ** 2
         if weights is None:
             return row_squares(self._outputs) * self._gathered(squares)
-        columns = weights.of(self.piece).squares.t().index_select(0, self._columns).double()
-        found = self._gathered(columns.mul_(squares[:, None]))
-        return (found * self._outputs.double() ** 2).sum(dim=1)
+        columns = weights.of(self.piece).squares.index_select(1, self._columns).double()
+        found = self._gathered(columns.mul_(squares))
+        return (found.t() * self._outputs.double() ** 2).sum(dim=1)
 
     def products(self, flat: Tensor) -> Tensor:
         """Return each example's inner product with the piece of `flat`."""
-        moved = self.piece.of(flat).t()[self._columns] * self._values[:, None]
-        return (self._gathered(moved) * self._outputs).sum(dim=1)
+        moved = self.piece.of(flat).index_select(1, self._columns) * self._values
+        return (self._gathered(moved).t() * self._outputs).sum(dim=1)
 
     def add_to(self, flat: Tensor, factors: Tensor) -> None:
         """Add the weighted sum of the gradients."""
