@@ -171,13 +171,23 @@ def test_any_length_and_type_works(dtype, size):
     assert torch.isfinite(value).all()
 
 
+@pytest.fixture
+def parts(monkeypatch):
+    """Work on a hundred coordinates at a time, in a number of threads."""
+
+    def use(threads):
+        monkeypatch.setattr(module, "_PAIRS", 50)
+        monkeypatch.setattr(module, "_buffers", threading.local())
+        monkeypatch.setattr(torch, "get_num_threads", lambda: threads)
+
+    return use
+
+
 @pytest.mark.parametrize("threads", [1, 2, 3])
 @pytest.mark.parametrize("secure", [True, False])
 @pytest.mark.parametrize("size", [1, 99, 100, 101, 250, 1234])
-def test_every_part_of_a_vector_is_noised_once(monkeypatch, threads, secure, size):
-    monkeypatch.setattr(module, "_PAIRS", 50)
-    monkeypatch.setattr(module, "_buffers", threading.local())
-    monkeypatch.setattr(torch, "get_num_threads", lambda: threads)
+def test_every_part_of_a_vector_is_noised_once(parts, threads, secure, size):
+    parts(threads)
     bits = SecureBits() if secure else SeededBits(1, "noise")
     drawn = np.zeros(size)
     for _ in range(100):
@@ -191,15 +201,14 @@ def test_every_part_of_a_vector_is_noised_once(monkeypatch, threads, secure, siz
     assert len({tuple(row) for row in whole.tolist()}) == len(whole)
 
 
-def test_a_thread_that_fails_is_heard(monkeypatch):
+def test_a_thread_that_fails_is_heard(parts):
     class Failing(SecureBits):
         def draw(self, size):
             if threading.current_thread() is not threading.main_thread():
                 raise OSError("no more entropy")
             return super().draw(size)
 
-    monkeypatch.setattr(module, "_PAIRS", 50)
-    monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
+    parts(2)
     with pytest.raises(OSError, match="no more entropy"):
         add_noise_(torch.zeros(400), 1.0, Failing())
 
@@ -212,6 +221,15 @@ def test_other_devices_get_the_same_noise(dtype):
         noise = module._Normals(501).halves(SeededBits(1, "noise"), 1001, 40.0)
         add(value, noise, 2.0**-7)
     assert torch.equal(here, there)
+
+
+@pytest.mark.parametrize("size", [3, 1000])
+def test_no_value_raises_whatever_numpy_is_set_to(parts, size):
+    parts(2)
+    value = torch.tensor([3e38, float("nan"), float("inf")]).repeat(size)[:size]
+    with np.errstate(all="raise"):
+        add_noise_(value, 1e-3, SecureBits())
+        add_noise_(torch.full((size,), 1e-45), 1.0, SecureBits())
 
 
 def exact_normals(bits, count):

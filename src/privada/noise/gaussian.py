@@ -97,10 +97,11 @@ def add_noise_(value: Tensor, std: float, bits: Bits) -> None:
     normals = [_normals(worker) for worker in range(workers)]
 
     def work(worker: int) -> None:
-        for start in range(worker * width, value.numel(), workers * width):
-            part = value[start : start + width]
-            noise = normals[worker].halves(bits, part.numel(), std / spacing)
-            (_add_here if part.device.type == "cpu" else _add_there)(part, noise, spacing)
+        with np.errstate(all="ignore"):  # whatever was set: an exception would tell of the value
+            for start in range(worker * width, value.numel(), workers * width):
+                part = value[start : start + width]
+                noise = normals[worker].halves(bits, part.numel(), std / spacing)
+                (_add_here if part.device.type == "cpu" else _add_there)(part, noise, spacing)
 
     if workers == 1:
         work(0)
