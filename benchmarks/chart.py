@@ -74,7 +74,8 @@ def lines(path: Path, panels: dict[str, dict[str, dict[float, float]]], unit: st
             parts.append(_text(x0 - 6, y + 4, f"{_number(10.0**power)} {unit}", "end"))
         for x in sorted({x for points in series.values() for x in points}):
             across, _ = place(x, 10.0**low_y)
-            parts.append(_text(across, y0 + size + 16, f"{x:g}", "middle", 'font-size="10"'))
+            label = f"{x:g}" if x < 10_000 else f"{x:.0e}".replace("e+0", "e")
+            parts.append(_text(across, y0 + size + 16, label, "middle", 'font-size="10"'))
         for index, (name, points) in enumerate(series.items()):
             colour = _COLOURS[index]
             path_ = " ".join("{:.1f},{:.1f}".format(*place(x, y)) for x, y in points.items())
