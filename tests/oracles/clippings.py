@@ -7,7 +7,7 @@ import math
 
 import torch
 
-from privada.clipping.contributions import Memory
+from privada.clipping.memory import Memory
 from tests.oracles.examples import whitened
 
 

@@ -7,35 +7,31 @@ bound on what was lost.
 """
 
 import math
-import threading
 from collections.abc import Callable, Sequence
 from typing import Protocol, Self
 
 import torch
 from torch import Tensor
 
+from privada.clipping.memory import Memory, scratch
 from privada.clipping.norms import (
+    COLUMNS,
     LARGE,
     all_within,
     either,
     extreme,
     lengths,
-    parts_of,
     raised,
     rounding_of,
     row_squares,
     spans,
+    square_products,
     weighted_squares,
     with_rounding,
 )
 from privada.clipping.pieces import Piece, PieceWeights, Weights, weights_of
 
-# A block of squares that stays in the cache between the two operations on it.
-_CACHE_BYTES = 1 << 22
-# How many columns of squares are added up in one go, at most, and for how many rows of weights
-# all of these sums are made before they are added.
-_COLUMNS, _NARROW = 1024, 64
-# A block of gradients that does.
+# A block of gradients that stays in the cache until it is squared.
 _BLOCK_BYTES = 1 << 20
 
 
@@ -79,49 +75,6 @@ class Contribution(Protocol):
 
 def _where(kept: Tensor, values: Tensor) -> Tensor:
     return torch.where(kept.view(-1, *[1] * (values.ndim - 1)), values, 0.0)
-
-
-class Memory:
-    """Memory that is used again, step after step, for what is made and dropped in each.
-
-    Fresh memory comes a page at a time, and may cost more than the product that fills it. It grows
-    to what a step has wanted. A copy begins with none.
-    """
-
-    def __init__(self) -> None:
-        self._held = torch.empty(0)
-        self._taken = 0
-
-    def __reduce__(self) -> tuple[type["Memory"], tuple[()]]:
-        return Memory, ()
-
-    def renew(self) -> None:
-        """Begin a step: what was taken before is not used any more."""
-        if self._taken > self._held.numel():
-            self._held = self._held.new_empty(0)  # before the larger one is there
-            self._held = self._held.new_empty(self._taken)
-        self._taken = 0
-
-    def take(self, shape: Sequence[int], like: Tensor) -> Tensor:
-        """Return memory of a shape, and of the type of a tensor, with anything in it."""
-        if (self._held.dtype, self._held.device) != (like.dtype, like.device):
-            self._held = like.new_empty(0)
-        start, self._taken = self._taken, self._taken + math.prod(shape)
-        if self._taken > self._held.numel():
-            return like.new_empty(shape)
-        return self._held[start : self._taken].view(shape)
-
-
-_kept = threading.local()
-
-
-def _scratch(shape: Sequence[int], like: Tensor) -> Tensor:
-    """Return memory of a shape, and of the type of a tensor, that the next call returns again."""
-    size, kept = math.prod(shape), getattr(_kept, "memory", like)
-    fits = kept is not like and kept.numel() >= size
-    if not fits or (kept.dtype, kept.device) != (like.dtype, like.device):
-        kept = _kept.memory = like.new_empty(size)
-    return kept[:size].view(shape)
 
 
 class Whole:
@@ -252,7 +205,7 @@ class Outer:
             seen += [lengths(inputs.flatten(1)), lengths(outputs.flatten(1))]
             rounding[start:stop] = _rounding(inputs, outputs, weights)
             for top, bottom in spans(m, (stop - start) * width, _BLOCK_BYTES):
-                block = _scratch((stop - start, bottom - top, n), self.inputs)
+                block = scratch((stop - start, bottom - top, n), self.inputs)
                 block = torch.bmm(outputs.mT[:, top:bottom], inputs, out=block).flatten(1)
                 if weights is not None:
                     block.mul_(weights.inverse[top:bottom].reshape(-1))
@@ -277,7 +230,7 @@ class Outer:
         if a.shape[1] < b.shape[1]:
             narrow, wide, squares = a, b, weights.squares
         width, dtype = wide.shape[1], a.dtype
-        products, chain = _square_products(wide, squares), min(width, _COLUMNS)
+        products, chain = square_products(wide, squares), min(width, COLUMNS)
         if weights.least_square:  # the products bound lengths well enough for what follows
             of_wide = raised(products[:, 0], dtype, width, chain, weights.largest)
             of_wide.div_(weights.least_square)
@@ -372,28 +325,6 @@ class Outer:
         """Make some examples' gradients zero."""
         self.inputs, self.outputs = _where(kept, self.inputs), _where(kept, self.outputs)
         self._output_squares = None
-
-
-def _square_products(values: Tensor, weights: Tensor) -> Tensor:
-    """Return the product of the squares of values with a matrix, long sums of it in float64."""
-    width, narrow = weights.shape
-    count, size = parts_of(width, _COLUMNS)
-    if count == 1 and size == width and values.numel() * values.element_size() <= _CACHE_BYTES:
-        return torch.mm(values * values, weights)
-    found = torch.zeros((len(values), narrow), dtype=torch.float64, device=values.device)
-    parts = weights[: count * size].view(count, size, narrow)
-    for start, stop in spans(len(values), width * values.element_size(), _CACHE_BYTES):
-        rows = values[start:stop]
-        squares = torch.mul(rows, rows, out=_scratch(rows.shape, rows))
-        columns = squares[:, : count * size].view(-1, count, size).transpose(0, 1)
-        if narrow <= _NARROW:
-            found[start:stop] = torch.bmm(columns, parts).sum(dim=0, dtype=torch.float64)
-        else:
-            for column, part in zip(columns, parts, strict=True):
-                found[start:stop] += torch.mm(column, part)
-        if count * size < width:
-            found[start:stop] += torch.mm(squares[:, count * size :], weights[count * size :])
-    return found
 
 
 def extremes(contributions: Sequence[Contribution]) -> Tensor | None:

@@ -6,6 +6,7 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
+from privada.clipping.memory import scratch
 from privada.clipping.pieces import PieceWeights
 
 # What per-example gradients that are made and dropped again may take at a time.
@@ -17,6 +18,11 @@ LARGE = {torch.float32: 1e15, torch.float64: 1e100}
 # How many squares are added up in one go, at most, and how many sums vector units make of them at
 # least.
 _ROW, _LANES = 4096, 4
+# A block of squares that stays in the cache between the two operations on it.
+_CACHE_BYTES = 1 << 22
+# How many columns of squares are added up in one go, at most, and for how many rows of weights
+# all of these sums are made before they are added.
+COLUMNS, _NARROW = 1024, 64
 
 
 def raised(
@@ -138,3 +144,25 @@ def weighted_squares(gradients: Tensor, weights: PieceWeights | None) -> Tensor:
     if weights is None:
         return row_squares(flat)
     return row_squares(flat * weights.inverse.reshape(-1))
+
+
+def square_products(values: Tensor, weights: Tensor) -> Tensor:
+    """Return the product of the squares of values with a matrix, long sums of it in float64."""
+    width, narrow = weights.shape
+    count, size = parts_of(width, COLUMNS)
+    if count == 1 and size == width and values.numel() * values.element_size() <= _CACHE_BYTES:
+        return torch.mm(values * values, weights)
+    found = torch.zeros((len(values), narrow), dtype=torch.float64, device=values.device)
+    parts = weights[: count * size].view(count, size, narrow)
+    for start, stop in spans(len(values), width * values.element_size(), _CACHE_BYTES):
+        rows = values[start:stop]
+        squares = torch.mul(rows, rows, out=scratch(rows.shape, rows))
+        columns = squares[:, : count * size].view(-1, count, size).transpose(0, 1)
+        if narrow <= _NARROW:
+            found[start:stop] = torch.bmm(columns, parts).sum(dim=0, dtype=torch.float64)
+        else:
+            for column, part in zip(columns, parts, strict=True):
+                found[start:stop] += torch.mm(column, part)
+        if count * size < width:
+            found[start:stop] += torch.mm(squares[:, count * size :], weights[count * size :])
+    return found

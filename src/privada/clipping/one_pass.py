@@ -23,13 +23,13 @@ from privada.clipping.batch import Batch, call
 from privada.clipping.clips import THRESHOLD, ByNorm, Clipping, factors_in
 from privada.clipping.contributions import (
     Contribution,
-    Memory,
     Outer,
     Whole,
     combine,
     extremes,
 )
 from privada.clipping.losses import Loss, example_losses
+from privada.clipping.memory import Memory
 from privada.clipping.norms import spans
 from privada.clipping.pieces import Piece, Weights, apart
 from privada.clipping.recording import (

@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from privada.clipping.contributions import Contribution, Memory, Outer, Whole
+from privada.clipping.contributions import Contribution, Outer, Whole
+from privada.clipping.memory import Memory
 from privada.clipping.norms import (
     CHUNK_BYTES,
     extreme,
