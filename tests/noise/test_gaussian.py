@@ -291,6 +291,21 @@ def test_there_is_no_release_without_noise(multiplier):
     assert torch.equal(clipped.value, torch.zeros(3))
 
 
+@pytest.mark.parametrize("sensitivity", [1e-31, 1e31])
+def test_noise_that_float32_has_no_room_for_is_refused(sensitivity):
+    clipped = ClippedSum(torch.zeros(3), sensitivity)
+    with pytest.raises(ArgumentError, match="between 1e-30 and 1e\\+30"):
+        GaussianNoise().release(clipped, 1.0, 1.0)
+    assert torch.equal(clipped.value, torch.zeros(3))
+
+
+@pytest.mark.parametrize("sensitivity", [2e-30, 5e29])
+def test_noise_is_true_at_the_ends_of_what_float32_has_room_for(sensitivity):
+    clipped = ClippedSum(torch.zeros(100_000), sensitivity)
+    release = GaussianNoise(SeededBits(1, "noise")).release(clipped, 1.0, 1.0)
+    assert float((release.value.double() / sensitivity).std()) == pytest.approx(1, rel=0.02)
+
+
 PROGRAM = """
 import torch
 from privada.noise import GaussianNoise

@@ -28,19 +28,17 @@ from privada.clipping.contributions import (
     combine,
     extremes,
 )
+from privada.clipping.layouts import FIRST, Layout, candidates
 from privada.clipping.losses import Loss, example_losses
 from privada.clipping.memory import Memory
 from privada.clipping.norms import spans
 from privada.clipping.pieces import Piece, Weights, apart
 from privada.clipping.recording import (
-    FIRST,
     HALF,
     Key,
-    Layout,
     NotFollowed,
     Recorder,
     Use,
-    candidates,
     whole_contributions,
 )
 from privada.clipping.reference import PerExampleEngine

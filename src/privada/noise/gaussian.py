@@ -13,6 +13,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from privada.core.errors import ArgumentError
 from privada.core.randomness import Bits, SecureBits, uniforms
 from privada.core.validation import positive
 from privada.core.values import ClippedSum, Release
@@ -24,6 +25,8 @@ _RARE = 1 << 16
 # The lattice that releases lie on has a spacing of 2^-5 to 2^-6 standard deviations, which adds
 # less than one part in ten thousand to the variance of the noise.
 _LATTICE_BITS = 5
+# Beyond this, or its inverse, float32 cannot hold noise in units of the lattice.
+_LEAST_STD = 1e-30
 
 _FloatArray = NDArray[np.float32]
 
@@ -142,7 +145,8 @@ class GaussianNoise:
     sum itself carries; it is unpredictable when `bits` are secure, and no two draws repeat, across
     processes, forks and restarts. Releases lie on a lattice that does not depend on the data.
 
-    Edge cases: a multiplier of zero is refused; there is no release without noise.
+    Edge cases: a multiplier of zero is refused; there is no release without noise. So is noise that
+    float32 has no room for, below 1e-30 or above 1e30.
 
     Example:
         >>> from privada.noise import GaussianNoise
@@ -175,5 +179,11 @@ class GaussianNoise:
         std = positive("noise_multiplier", noise_multiplier) * positive(
             "sensitivity", clipped.sensitivity
         )
+        if not _LEAST_STD <= std <= 1 / _LEAST_STD:
+            raise ArgumentError(
+                f"Expected noise with a standard deviation between {_LEAST_STD:g} and "
+                f"{1 / _LEAST_STD:g}, which float32 has room for, got {std:g} = noise_multiplier x "
+                "sensitivity. Choose another clip norm, and scale the loss if gradients are so."
+            )
         add_noise_(clipped.value, std, self.bits)
         return Release(clipped.value, std, batch_size)
