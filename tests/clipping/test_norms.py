@@ -214,10 +214,29 @@ def test_norms_of_vectors_are_those_of_their_gradients(m, n, examples):
     assert torch.allclose(found, expected, rtol=1e-4)
 
 
-def test_norms_of_no_outputs_are_zero():
-    outer = Outer(Piece(0, (0, 4), (4, 1)), unit(3, 1, 4), unit(3, 1, 0))
+def test_sequences_without_positions_have_no_gradient():
+    model = nn.Linear(4, 3)
+    parameters = Parameters(model)
+    engine = OnePassEngine(model, product, parameters, Batch(unit(3, 2, 4), unit(3, 2, 3)))
+    for scale in (None, scales(parameters.size, "diagonal")):
+        found = engine.clipped_sum(Batch(unit(3, 0, 4), unit(3, 0, 3)), Whitening(scale, None), 1.0)
+        assert torch.equal(found.value, torch.zeros(parameters.size))
+
+
+@pytest.mark.parametrize(("m", "n"), [(0, 4), (4, 0), (0, 0)])
+def test_norms_of_nothing_are_zero(m, n):
+    outer = Outer(Piece(0, (m, n), (max(n, 1), 1)), unit(3, 1, n), unit(3, 1, m))
     for weights in (None, Weights(torch.empty(0))):
         assert float(outer.squared_norms(weights).max()) < 1e-30
+
+
+@pytest.mark.parametrize("examples", [1, 5])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_what_was_in_the_place_of_a_sum_does_not_matter(examples, dtype):
+    gradients, factors = unit(examples, 4).to(dtype), torch.ones(examples, dtype=dtype)
+    flat = torch.full((4,), math.nan, dtype=dtype)
+    Whole(Piece(0, (4,), (1,)), gradients).write_to(flat, factors)
+    torch.testing.assert_close(flat, gradients.sum(dim=0))
 
 
 @pytest.mark.parametrize("kind", ["isotropic", "diagonal"])

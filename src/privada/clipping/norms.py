@@ -63,7 +63,7 @@ def parts_of(width: int, most: int = _ROW) -> tuple[int, int]:
     They are all of it if it has a divisor for that; vector units like those better. Else something
     is left over.
     """
-    least = -(-width // most)
+    least = max(1, -(-width // most))
     for count in range(least, 4 * least + 1):
         if width % count == 0:
             return count, width // count
@@ -117,9 +117,8 @@ def _beyond(values: Tensor, most: float) -> Tensor | None:
 
 def all_within(squares: Sequence[Tensor], most: float) -> bool:
     """Return whether no squared length is above that of `most`; a NaN is."""
-    if not squares:
-        return True
-    return float(torch.cat([each.flatten() for each in squares]).max()) <= most * most
+    every = torch.cat([each.flatten() for each in squares])
+    return not every.numel() or float(every.max()) <= most * most
 
 
 def either(found: Iterable[Tensor | None]) -> Tensor | None:
