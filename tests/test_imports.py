@@ -11,6 +11,7 @@ SOURCE = Path(__file__).parent.parent / "src" / "privada"
 # Each may import only what stands before it. Those in one group may import each other.
 ORDER = [
     {"core"},
+    {"picture"},
     {"charts"},
     {"accounting"},
     {"sampling"},

@@ -1,10 +1,15 @@
 """Charts: one look for all of them, and files that open anywhere."""
 
+import importlib.util
 import os
+import subprocess
+import sys
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from privada import picture
 from privada.core.errors import ArgumentError
 
 if TYPE_CHECKING:
@@ -13,6 +18,7 @@ if TYPE_CHECKING:
 # Okabe and Ito's colours, which people who do not see all colours can tell apart.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 _PICTURES = (".png", ".svg", ".pdf")
+_SECONDS = 60.0  # for one picture, which takes about two
 
 
 def new(title: str, x: str = "", y: str = "", **layout: Any) -> "go.Figure":
@@ -53,16 +59,41 @@ def write(figures: "go.Figure | Sequence[go.Figure]", path: str | os.PathLike[st
         raise ArgumentError(
             f"Expected one figure for a picture, got {len(listed)}. Write them to .html together."
         )
-    try:
-        made = listed[0].to_image(format=target.suffix[1:], width=1000, height=620, scale=2)
-    except (ImportError, ValueError, RuntimeError) as error:
-        raise ArgumentError(
-            f"Cannot make the picture {str(target)!r}: {str(error).strip().splitlines()[0]} "
-            "Install privada[pictures] and a Chrome or Chromium browser (BROWSER_PATH says where), "
-            "or write .html."
-        ) from error
+    made = _picture(listed[0], target)
     _write(target, made)
     return target
+
+
+def _picture(figure: "go.Figure", target: Path) -> bytes:
+    """Draw a figure in a process of its own, twice if the browser does not answer."""
+    if importlib.util.find_spec("kaleido") is None:
+        raise _no_picture(target, "kaleido is not installed.")
+    with tempfile.TemporaryDirectory(prefix="privada-") as folder:
+        source, made = Path(folder, "figure.json"), Path(folder, "picture" + target.suffix)
+        source.write_text(figure.to_json(), encoding="utf-8")
+        asked = [str(source), str(made), str(_SECONDS)]
+        for _ in range(2):
+            done = subprocess.run(
+                [sys.executable, "-m", "privada.picture", *asked],
+                env={**os.environ, "TMPDIR": folder},
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                text=True,
+                errors="replace",
+            )
+            if done.returncode == 0:
+                return made.read_bytes()
+            if done.returncode != picture.SILENT:
+                break
+    said = done.stderr.strip().splitlines() or [f"the drawing ended with code {done.returncode}."]
+    raise _no_picture(target, said[-1])
+
+
+def _no_picture(target: Path, why: str) -> ArgumentError:
+    return ArgumentError(
+        f"Cannot make the picture {str(target)!r}: {why} Install privada[pictures] and a Chrome "
+        "or Chromium browser (BROWSER_PATH says where), or write .html."
+    )
 
 
 def _page(figures: Sequence["go.Figure"]) -> str:

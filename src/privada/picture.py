@@ -1,0 +1,69 @@
+"""`python -m privada.picture FIGURE.json PICTURE.png SECONDS`: draw one figure with kaleido.
+
+`charts.write` runs this in a process of its own. A browser that does not answer cannot then hold
+up the caller, and no thread of it outlives the picture. Nothing is fetched: kaleido would load
+MathJax from the network, which no chart here needs.
+"""
+
+import asyncio
+import os
+import signal
+import sys
+import threading
+from pathlib import Path
+
+FAILED, SILENT = 2, 3
+_WIDTH, _HEIGHT, _SCALE = 1000, 620, 2
+
+
+def draw(figure: str, target: Path, seconds: float) -> None:
+    """Write a figure, given as Plotly's JSON, to a picture of the kind that the path ends in.
+
+    Edge cases: after `seconds` the browser is killed and this process ends with `SILENT`.
+    """
+    import kaleido
+    import plotly.io
+
+    options = {
+        "format": target.suffix[1:], "width": _WIDTH, "height": _HEIGHT, "scale": _SCALE,
+    }  # fmt: skip
+
+    async def drawn() -> bytes:
+        browser = kaleido.Kaleido(mathjax=False)
+        watch = threading.Timer(seconds, _give_up, [browser])
+        watch.daemon = True
+        watch.start()
+        try:
+            async with browser:
+                picture: bytes = await browser.calc_fig(plotly.io.from_json(figure), opts=options)
+                return picture
+        finally:
+            watch.cancel()
+
+    target.write_bytes(asyncio.run(drawn()))
+
+
+def _give_up(browser: object) -> None:
+    started = getattr(browser, "subprocess", None)
+    if started is not None and started.poll() is None:
+        if hasattr(os, "killpg"):
+            os.killpg(started.pid, signal.SIGKILL)
+        else:
+            started.kill()
+    print("The browser does not answer.", file=sys.stderr, flush=True)
+    os._exit(SILENT)
+
+
+def main() -> None:
+    """Draw what the arguments ask for; say in one line what went wrong."""
+    source, target, seconds = sys.argv[1:]
+    try:
+        draw(Path(source).read_text(encoding="utf-8"), Path(target), float(seconds))
+    except Exception as error:
+        said = str(error.args[0] if error.args else type(error).__name__)
+        print(said.partition(". ")[0].strip().rstrip(".") + ".", file=sys.stderr)
+        sys.exit(FAILED)
+
+
+if __name__ == "__main__":
+    main()
