@@ -21,6 +21,9 @@ def batch(*shape):
         (nn.SyncBatchNorm(4), "GroupNorm"),
         (nn.LazyBatchNorm1d(), "GroupNorm"),
         (nn.InstanceNorm1d(4, track_running_stats=True), "track_running_stats=False"),
+        (nn.Embedding(5, 3, max_norm=1.0), "Leave out max_norm"),
+        (nn.Embedding(5, 3, max_norm=1.0).requires_grad_(False), "Leave out max_norm"),
+        (nn.EmbeddingBag(5, 3, max_norm=1.0), "Leave out max_norm"),
         (nn.utils.spectral_norm(nn.Linear(3, 3)), "spectral"),
         (nn.utils.parametrizations.spectral_norm(nn.Linear(3, 3)), "spectral"),
     ],
@@ -91,3 +94,18 @@ def test_ordinary_models_pass_and_the_global_generator_is_untouched(model):
     state = torch.get_rng_state()
     refuse_mixing_models(model.train(), batch(4))
     assert torch.equal(state, torch.get_rng_state())
+
+
+class Shortened(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.table = nn.Parameter(torch.full((4, 4), 9.0), requires_grad=False)
+
+    def forward(self, x):
+        tokens = (x > 0).long()
+        return x + nn.functional.embedding(tokens, self.table, max_norm=1.0).sum(dim=1)
+
+
+def test_a_model_that_writes_to_its_parameters_is_refused():
+    with pytest.raises(ModelError, match=r"parameters \['table'\] are written to.*max_norm"):
+        refuse_mixing_models(Shortened(), batch(4))

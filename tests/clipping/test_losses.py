@@ -1,5 +1,7 @@
 """Losses taken example by example, held to the loss of batches of one."""
 
+from dataclasses import dataclass
+
 import numpy as np
 import pytest
 import torch
@@ -51,6 +53,16 @@ def reading(output, target):
 
 def through_numpy(output, target):
     return (output * float(np.mean(target.numpy()))).sum()
+
+
+@dataclass
+class Weighted:
+    """A loss with a setting; equal ones are equal, so it has no hash."""
+
+    factor: float
+
+    def __call__(self, output, target):
+        return self.factor * functional.mse_loss(output, target)
 
 
 def of_a_pair(output, target):
@@ -120,6 +132,7 @@ LOSSES = {
     "margin": (nn.MultiMarginLoss(), lambda: (logits(C), classes())),
     "poisson": (nn.PoissonNLLLoss(), lambda: (logits(C), shares(C))),
     "own": (own, lambda: (logits(C), logits())),
+    "own, with a setting": (Weighted(0.3), lambda: (logits(C), logits(C))),
     "reading": (reading, lambda: (logits(C), logits(C))),
     "through numpy": (through_numpy, lambda: (logits(C), logits(C))),
     "targets in a dict": (of_a_pair, lambda: (logits(C), {"a": logits(C), "b": logits()})),

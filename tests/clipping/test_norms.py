@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
+from privada.clipping import norms
 from privada.clipping.batch import Batch
 from privada.clipping.contributions import Outer, Rows, Sum, Whole
 from privada.clipping.one_pass import OnePassEngine
@@ -196,7 +197,9 @@ def test_like_numbers_in_a_long_row_do_not_lose_their_sum(value, size, kind):
     ("m", "n"), [(3, 5), (1, 1024), (2, 1025), (70, 2050), (2050, 70), (5, 4099)]
 )
 @pytest.mark.parametrize("examples", [1, 3, 700])
-def test_norms_of_vectors_are_those_of_their_gradients(m, n, examples):
+@pytest.mark.parametrize("kept", [0, 1 << 30])
+def test_norms_of_vectors_are_those_of_their_gradients(m, n, examples, kept, monkeypatch):
+    monkeypatch.setattr(norms, "_KEPT", kept)
     with torch.random.fork_rng():
         torch.manual_seed(m * n)
         inputs, outputs, scale = (
@@ -212,6 +215,18 @@ def test_norms_of_vectors_are_those_of_their_gradients(m, n, examples):
     found = outer.squared_norms(Weights(scale))
     assert (expected <= found * (1 + 16 * EPS)).all()
     assert torch.allclose(found, expected, rtol=1e-4)
+
+
+@pytest.mark.parametrize("kept", [0, 1 << 30])
+@pytest.mark.parametrize(("m", "n"), [(60, 70), (70, 3000), (3000, 70)])
+def test_squares_of_scales_are_kept_for_small_matrices_only(m, n, kept, monkeypatch):
+    monkeypatch.setattr(norms, "_KEPT", kept)
+    weights = Weights(scales(m * n, "diagonal"))
+    outer = Outer(Piece(0, (m, n), (n, 1)), unit(4, 1, n), unit(4, 1, m))
+    first, second = outer.squared_norms(weights), outer.squared_norms(weights)
+    assert torch.equal(first, second)
+    made = weights.of(outer.piece).__dict__
+    assert ("squares" in made, "inverse" in made) == (kept > 0, False)
 
 
 def test_sequences_without_positions_have_no_gradient():

@@ -83,6 +83,21 @@ WITHOUT_RULE = {
         normal(4),
         {"1"},
     ),
+    "vector of weights": (
+        lambda: nn.Sequential(
+            linear(4, 3), Apply(lambda s, x: functional.linear(x, s.w)[:, None], w=parameter(3))
+        ),
+        normal(4),
+        {"1"},
+    ),
+    "one offset for all outputs": (
+        lambda: nn.Sequential(
+            linear(4, 3),
+            Apply(lambda s, x: functional.linear(x, s.w, s.b), w=parameter(2, 3), b=parameter(1)),
+        ),
+        normal(4),
+        {"1"},
+    ),
     "difference": (
         lambda: nn.Sequential(linear(4, 3), Apply(lambda s, x: x - s.b, b=parameter(3))),
         normal(4),
@@ -118,6 +133,30 @@ def test_a_module_without_a_rule_runs_example_by_example_with_a_warning(name):
             assert float(error) <= 1e-10 * size * clip
 
 
+@pytest.mark.filterwarnings("ignore:There is a performance drop")
+@pytest.mark.filterwarnings("ignore:No rule knows")
+@pytest.mark.parametrize("length", [2, 3, 5])
+def test_a_module_with_an_argument_as_long_as_the_batch_is_not_run_by_example(length):
+    """What is around it is, where the mask belongs to no example."""
+
+    def run(s, x):
+        mask = torch.ones(length, length, dtype=torch.bool).triu(1)
+        return s.attend(x, x, x, attn_mask=mask)[0]
+
+    attend = nn.MultiheadAttention(4, 2, add_zero_attn=True, batch_first=True)
+    model = nn.Sequential(linear(4, 4), Apply(run, attend=attend)).double()
+    parameters = Parameters(model)
+    make = normal(length, 4)
+    engine = make_engine("auto", model, loss, parameters, batch_for(model, make, 3))
+    assert isinstance(engine, OnePassEngine)
+    assert engine.whole_modules == {"1"}
+    for size in (1, 2, 3, 5):
+        batch = batch_for(model, make, size)
+        found = engine.clipped_sum(batch, PLAIN, 0.1).value
+        expected = examples.clipped_sum(model, loss, batch.inputs, batch.targets, 0.1)
+        torch.testing.assert_close(found, expected)
+
+
 # name -> model, for inputs (2, 4), of which another engine gives the right sum
 NOT_FOLLOWED = {
     "a parameter put into a tensor": lambda: Apply(_put, a=linear(4, 3), cls=parameter(4)),
@@ -140,6 +179,13 @@ NOT_FOLLOWED = {
     "rows that are there for their values": lambda: Apply(
         lambda s, x: s.a(x[x[..., 0] > -99]).view(len(x), -1), a=linear(4, 3)
     ),
+    "layers that run again": lambda: Apply(
+        lambda s, x: torch.utils.checkpoint.checkpoint(
+            s.a, torch.tanh(x * s.p), use_reentrant=False
+        ),
+        a=linear(4, 3),
+        p=parameter(4),
+    ),
     "rows that are looked for": lambda: Apply(
         lambda s, x: s.a(x.flatten(0, 1)[torch.nonzero(x.flatten(0, 1)[:, 0] > -99)[:, 0]]).view(
             len(x), -1
@@ -147,6 +193,19 @@ NOT_FOLLOWED = {
         a=linear(4, 3),
     ),
 }
+
+
+def test_a_use_on_what_belongs_to_no_example_is_told_by_name():
+    """As relative positions are, whose biases go through operations for one shape alone."""
+
+    def run(s, x):
+        places = torch.arange(2)
+        bias = s.table(places[None, :] - places[:, None] + 1).permute(2, 0, 1)
+        return s.a(x)[:, None] * bias.sum(dim=1)[..., None]
+
+    model = Apply(run, a=linear(4, 3), table=nn.Embedding(3, 2)).double()
+    with pytest.raises(NotFollowed, match=r"table.weight.* belongs to no example"):
+        OnePassEngine(model, loss, Parameters(model), batch_for(model, normal(2, 4), 3))
 
 
 def _put(s, x):
@@ -294,6 +353,50 @@ def test_positions_may_be_as_many_or_as_few_as_examples(length):
             torch.testing.assert_close(found, expected)
 
 
+# name -> (function, shape of the parameter), for inputs of shape (time, batch, features)
+BY_TIME = {
+    "added": (lambda x, p: x + p, (5, 1, 4)),
+    "multiplied": (lambda x, p: p * x, (5, 1, 4)),
+    "of one position": (lambda x, p: x + p, (1, 1, 4)),
+    "of one feature": (lambda x, p: x * p, (5, 1, 1)),
+    "cut": (lambda x, p: x + p[: len(x)], (7, 1, 4)),
+}
+
+
+@pytest.mark.parametrize("name", BY_TIME)
+@pytest.mark.parametrize("size", [1, 2, 5])
+def test_parameters_by_time_are_followed_where_the_batch_is_second(name, size):
+    combine, shape = BY_TIME[name]
+
+    def run(s, x):
+        return s.a(combine(torch.tanh(x.transpose(0, 1)), s.p)).transpose(0, 1)
+
+    model = Apply(run, a=linear(4, 3), p=parameter(*shape)).double()
+    example, batch = (batch_for(model, normal(5, 4), n) for n in (3, size))
+    engine = OnePassEngine(model, loss, Parameters(model), example)
+    assert not engine.whole_modules
+    found = engine.clipped_sum(batch, PLAIN, 0.1).value
+    expected = examples.clipped_sum(model, loss, batch.inputs, batch.targets, 0.1)
+    torch.testing.assert_close(found, expected)
+
+
+def test_what_comes_back_to_padding_does_not_matter():
+    """The slope of a root is infinite at the zeros of a padded row."""
+
+    def run(s, x):
+        return torch.where((x == 0)[..., None], 0.0, s.table(x).abs().sqrt()).sum(dim=1)
+
+    model = Apply(run, table=nn.Embedding(5, 3, padding_idx=0)).double()
+    tokens = torch.tensor([[1, 2, 0], [3, 0, 0], [4, 4, 1], [2, 3, 4]])
+    batch = Batch(tokens, torch.randn(4, 3, dtype=torch.float64))
+    engine = OnePassEngine(
+        model, loss, Parameters(model), Batch(tokens[2:] % 4 + 1, batch.targets[2:])
+    )
+    found = engine.clipped_sum(batch, PLAIN, 0.1).value
+    expected = examples.clipped_sum(model, loss, batch.inputs, batch.targets, 0.1)
+    torch.testing.assert_close(found, expected)
+
+
 # ---------------------------------------------------------------------- what does not matter
 
 
@@ -375,6 +478,7 @@ SHORT = {
         ),
         (5, 8),
     ),
+    "gru alone": (lambda: Apply(lambda s, x: s.l(x)[0], l=nn.GRU(8, 6, batch_first=True)), (5, 8)),
     "scales": (lambda: Apply(lambda s, x: s.a(x + s.p) * s.g, **scales()), (5, 8)),
     "norm": (lambda: nn.Sequential(linear(8, 6), nn.LayerNorm(6), nn.Tanh()), (5, 8)),
 }

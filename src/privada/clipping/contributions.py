@@ -21,6 +21,7 @@ from privada.clipping.norms import (
     either,
     extreme,
     lengths,
+    not_negative,
     raised,
     rounding_of,
     row_squares,
@@ -226,11 +227,10 @@ class Outer:
             of_b = self.output_squares() if rows is None else row_squares(b * rows)
             self._see([of_a, of_b], weights)
             return of_a * of_b
-        narrow, wide, squares = b, a, weights.squares.t()
-        if a.shape[1] < b.shape[1]:
-            narrow, wide, squares = a, b, weights.squares
+        turned = a.shape[1] >= b.shape[1]
+        narrow, wide = (b, a) if turned else (a, b)
         width, dtype = wide.shape[1], a.dtype
-        products, chain = square_products(wide, squares), min(width, COLUMNS)
+        products, chain = square_products(wide, weights, turned), min(width, COLUMNS)
         if weights.least_square:  # the products bound lengths well enough for what follows
             of_wide = raised(products[:, 0], dtype, width, chain, weights.largest)
             of_wide.div_(weights.least_square)
@@ -384,7 +384,7 @@ class Rows:
         if weights is None:
             return self._gathered(row_squares(self._rows))
         here = weights.of(self.piece)
-        found = (self._rows * self._rows * here.squares[self._token]).sum(dim=1)
+        found = (self._rows * self._rows * here.scales[self._token].pow(-2)).sum(dim=1)
         width = self._rows.shape[1]
         return self._gathered(raised(found, found.dtype, width, width, here.largest))
 
@@ -444,15 +444,14 @@ class Sum:
         """Add twice the inner product: over pairs of a token s and a position t, b_ts (a_t e_s)."""
         tokens, moved = rows.tokens, rows.outputs
         if weights is not None:
-            moved = moved * weights.of(rows.piece).squares[tokens]
+            moved = moved * weights.of(rows.piece).scales[tokens].pow(-2)
         index = tokens[:, None, :].expand(-1, outer.outputs.shape[1], -1)
         pairs = outer.outputs.gather(2, index) * torch.bmm(outer.inputs, moved.mT)
         cross = pairs.sum(dim=(1, 2), dtype=torch.float64)
         far = lengths(moved, dim=2).sum(dim=1)
         rounding = 2 * torch.finfo(moved.dtype).eps * _sizes(outer.inputs, outer.outputs) * far
         both = rows.squared_norms(weights) + outer.squared_norms(weights) + 2 * cross
-        total: Tensor = both.clamp_(min=0) + 2 * rounding
-        return total
+        return not_negative(both) + 2 * rounding
 
     def products(self, flat: Tensor) -> Tensor:
         """Return each example's inner product with the piece of `flat`."""

@@ -8,6 +8,7 @@ from privada.clipping.batch import Batch, call
 from privada.core.errors import ModelError
 
 _BATCH_NORMS = (nn.modules.batchnorm._BatchNorm,)
+_TABLES = (nn.Embedding, nn.EmbeddingBag)
 _INSTANCE_NORMS = (nn.modules.instancenorm._InstanceNorm,)
 
 
@@ -35,6 +36,12 @@ def refuse_mixing_layers(model: nn.Module) -> None:
                 f"Expected layers that keep nothing of the data, got {kind} with "
                 f"track_running_stats=True in {where}. Set track_running_stats=False."
             )
+        if isinstance(module, _TABLES) and module.max_norm is not None:
+            raise ModelError(
+                f"Expected layers that are functions of their input, got {kind} with "
+                f"max_norm={module.max_norm} in {where}, which changes its table at each forward "
+                "pass, outside the release. Leave out max_norm."
+            )
         hooks = [type(hook).__name__ for hook in module._forward_pre_hooks.values()]
         if "SpectralNorm" in hooks or kind == "_SpectralNorm":
             raise ModelError(
@@ -48,11 +55,13 @@ def refuse_mixing_models(model: nn.Module, batch: Batch) -> None:
     """Raise if a made-up batch shows that one example's output depends on another, or on state.
 
     The first two of three made-up examples are run beside the third and beside themselves, under
-    the same random state; their outputs must not change, nor may any buffer.
+    the same random state; their outputs must not change, nor may any buffer, nor may anything be
+    written to a parameter.
     """
     if batch.size < 3:
         return
     before = {name: value.clone() for name, value in model.named_buffers()}
+    written = {name: value._version for name, value in model.named_parameters()}
     outputs = []
     for others in ((0, 1, 2), (0, 1, 1)):
         chosen = torch.tensor(others)
@@ -67,6 +76,13 @@ def refuse_mixing_models(model: nn.Module, batch: Batch) -> None:
             f"Expected a model that keeps nothing of the data, but its buffers {changed} change at "
             "a forward pass, which would carry un-noised statistics. Remove them, or set the layer "
             "to evaluation mode for good."
+        )
+    rewritten = [n for n, v in model.named_parameters() if v._version != written[n]]
+    if rewritten:
+        raise ModelError(
+            f"Expected a model that is moved by releases alone, but its parameters {rewritten} are "
+            "written to at a forward pass, as max_norm of an embedding does. That would carry "
+            "un-noised facts about the data. Leave it out."
         )
     first, second = outputs
     if not isinstance(first, torch.Tensor) or first.shape[:1] != (3,):

@@ -1,6 +1,6 @@
 """Any torch loss, taken example by example."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from typing import Any
 
 import torch
@@ -67,7 +67,7 @@ def example_losses(loss: Loss, output: Tensor, target: Any) -> Tensor:
 
 def _quick(loss: Loss, output: Tensor, target: Any) -> Tensor | None:
     kind = type(loss) if isinstance(loss, nn.Module) else loss
-    if not isinstance(target, Tensor):
+    if not isinstance(target, Tensor) or not isinstance(kind, Hashable):
         return None
     reduction = getattr(loss, "reduction", "mean")
     if reduction == "none" or any(

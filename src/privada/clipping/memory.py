@@ -42,10 +42,14 @@ class Memory:
 _kept = threading.local()
 
 
-def scratch(shape: Sequence[int], like: Tensor) -> Tensor:
-    """Return memory of a shape, and of the type of a tensor, that the next call returns again."""
-    size, kept = math.prod(shape), getattr(_kept, "memory", like)
+def scratch(shape: Sequence[int], like: Tensor, use: str = "values") -> Tensor:
+    """Return memory of a shape, and of the type of a tensor, that the next call returns again.
+
+    What is there under another `use` stays as it is.
+    """
+    size, kept = math.prod(shape), getattr(_kept, use, like)
     fits = kept is not like and kept.numel() >= size
     if not fits or (kept.dtype, kept.device) != (like.dtype, like.device):
-        kept = _kept.memory = like.new_empty(size)
+        kept = like.new_empty(size)
+        setattr(_kept, use, kept)
     return kept[:size].view(shape)

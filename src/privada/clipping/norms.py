@@ -1,5 +1,6 @@
 """Norms that err upwards, whatever rounding does, and a bound on the memory for making them."""
 
+import math
 from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
 
@@ -23,6 +24,8 @@ _CACHE_BYTES = 1 << 22
 # How many columns of squares are added up in one go, at most, and for how many rows of weights
 # all of these sums are made before they are added.
 COLUMNS, _NARROW = 1024, 64
+# How many squared inverse scales of a matrix are kept, at most.
+_KEPT = 1 << 18
 
 
 def raised(
@@ -78,6 +81,12 @@ def rounding_of(inputs: Tensor, outputs: Tensor, factor: float = 1.0) -> Tensor:
     """
     each = [lengths(values.flatten(1)) for values in (inputs, outputs)]
     return 4 * torch.finfo(inputs.dtype).eps * factor * each[0] * each[1]
+
+
+def not_negative(squares: Tensor) -> Tensor:
+    """Return squared norms, zero where rounding took them below, infinite where one overflowed."""
+    inf = math.inf
+    return squares.nan_to_num(nan=inf, posinf=inf, neginf=inf).clamp_(min=0)
 
 
 def with_rounding(squares: Tensor, rounding: Tensor) -> Tensor:
@@ -145,23 +154,46 @@ def weighted_squares(gradients: Tensor, weights: PieceWeights | None) -> Tensor:
     return row_squares(flat * weights.inverse.reshape(-1))
 
 
-def square_products(values: Tensor, weights: Tensor) -> Tensor:
-    """Return the product of the squares of values with a matrix, long sums of it in float64."""
-    width, narrow = weights.shape
+def _squares(values: Tensor) -> Tensor:
+    """Return squares in memory that the next ones will be in."""
+    return torch.mul(values, values, out=scratch(values.shape, values))
+
+
+def square_products(values: Tensor, weights: PieceWeights, turned: bool) -> Tensor:
+    """Return the product of the squares of values with the squared inverse scales of a matrix.
+
+    `turned` says that its transpose is meant. Long sums are made in float64. The squared inverse
+    scales of a large matrix are made a part at a time, and dropped.
+    """
+    scales = weights.scales.t() if turned else weights.scales
+    kept = weights.squares if scales.numel() <= _KEPT else None
+    if kept is not None and turned:
+        kept = kept.t()
+
+    def part(columns: slice) -> Tensor:
+        if kept is not None:
+            return kept[columns]
+        here = scales[columns].t() if turned else scales[columns]
+        made = torch.pow(here, -2, out=scratch(here.shape, here, "weights"))
+        return made.t() if turned else made
+
+    width, narrow = scales.shape
+    bytes_each = values.element_size()
     count, size = parts_of(width, COLUMNS)
-    if count == 1 and size == width and values.numel() * values.element_size() <= _CACHE_BYTES:
-        return torch.mm(values * values, weights)
+    if count == 1 and size == width and values.numel() * bytes_each <= _CACHE_BYTES:
+        return torch.mm(values * values, part(slice(None)))
     found = torch.zeros((len(values), narrow), dtype=torch.float64, device=values.device)
-    parts = weights[: count * size].view(count, size, narrow)
-    for start, stop in spans(len(values), width * values.element_size(), _CACHE_BYTES):
-        rows = values[start:stop]
-        squares = torch.mul(rows, rows, out=scratch(rows.shape, rows))
-        columns = squares[:, : count * size].view(-1, count, size).transpose(0, 1)
-        if narrow <= _NARROW:
-            found[start:stop] = torch.bmm(columns, parts).sum(dim=0, dtype=torch.float64)
-        else:
-            for column, part in zip(columns, parts, strict=True):
-                found[start:stop] += torch.mm(column, part)
-        if count * size < width:
-            found[start:stop] += torch.mm(squares[:, count * size :], weights[count * size :])
+    done = 0
+    if kept is not None and narrow <= _NARROW:
+        done = count * size
+        parts = kept[:done].view(count, size, narrow)
+        for start, stop in spans(len(values), done * bytes_each, _CACHE_BYTES):
+            squares = _squares(values[start:stop, :done]).view(-1, count, size)
+            sums = torch.bmm(squares.transpose(0, 1), parts)
+            found[start:stop] = sums.sum(dim=0, dtype=torch.float64)
+    for first in range(done, width, size):
+        columns = slice(first, min(first + size, width))
+        squared = part(columns)
+        for start, stop in spans(len(values), size * bytes_each, _CACHE_BYTES):
+            found[start:stop] += torch.mm(_squares(values[start:stop, columns]), squared)
     return found

@@ -31,7 +31,7 @@ from privada.clipping.contributions import (
 from privada.clipping.layouts import FIRST, Layout, candidates
 from privada.clipping.losses import Loss, example_losses
 from privada.clipping.memory import Memory
-from privada.clipping.norms import spans
+from privada.clipping.norms import not_negative, spans
 from privada.clipping.pieces import Piece, Weights, apart
 from privada.clipping.recording import (
     HALF,
@@ -186,31 +186,41 @@ class OnePassEngine:
     ) -> Tensor:
         """Return the sum of a batch's gradients, each times a factor that its norm decides."""
         weight: float = 0.0
-        others: list[Tensor] = []
+        others: Tensor | None = None  # whitened and clipped already
         total: Tensor | None = None
         for chunk in batch.chunks(self._chunk):
-            rows: Iterable[Tensor]
             try:
                 contributions = self._contributions(chunk, self._memory)
             except NotFollowed:  # not as made-up examples did: one by one is always right
-                rows = self._reference.rows(chunk.dense())
-            else:
-                norms, rows = self._norms_or_rows(contributions, chunk.size, whitening)
-                kept = factors_in(bound, norms, clip, self._parameters.dtype)
-                total = self._added(total, contributions, kept)
-                if whitening.shift is not None:
-                    weight += float(kept.sum(dtype=torch.float64))
-            for some in rows:
-                others.append(self._parameters.zeros())
-                self.clipping.add_rows(others[-1], [some], None, whitening, clip)
+                others = self._with_rows(
+                    others, self._reference.rows(chunk.dense()), whitening, clip
+                )
+                continue
+            norms, plain = self._norms_and_plain(contributions, chunk.size, whitening)
+            if plain is not None:
+                places = torch.nonzero(~plain)[:, 0].tolist()
+                rows = (self._materialised(contributions, i, i + 1).double() for i in places)
+                others = self._with_rows(others, rows, whitening, clip)
+                for each in contributions:
+                    each.drop(plain)
+            kept = factors_in(bound, norms, clip, self._parameters.dtype)
+            total = self._added(total, contributions, kept)
+            if whitening.shift is not None:
+                weight += float(kept.sum(dtype=torch.float64))
         total = self._parameters.zeros() if total is None else total
         if whitening.shift is not None and weight:
             total.add_(whitening.shift, alpha=-weight)
         if whitening.scale is not None:
             total.div_(whitening.scale)
         bound.finish_(total, clip)
-        for other in others:
-            total += other
+        return total if others is None else total.add_(others)
+
+    def _with_rows(
+        self, total: Tensor | None, rows: Iterable[Tensor], whitening: Whitening, clip: float
+    ) -> Tensor:
+        """Return a total with the clipped sum of gradients added, made and dropped one by one."""
+        total = self._parameters.zeros() if total is None else total
+        self.clipping.add_rows(total, rows, None, whitening, clip)
         return total
 
     def rows(self, batch: Batch) -> Iterator[Tensor]:
@@ -264,26 +274,27 @@ class OnePassEngine:
                 each.add_to(total, kept)
             return total
 
-    def _norms_or_rows(
+    def _norms_and_plain(
         self, contributions: list[Contribution], examples: int, whitening: Whitening
-    ) -> tuple[Tensor, list[Tensor]]:
-        """Return upper bounds on the norms, infinite for examples of which there are rows instead.
+    ) -> tuple[Tensor, Tensor | None]:
+        """Return upper bounds on the norms, and which examples they are for; None for all.
 
-        Those have norms or factors that do not fit their type. Their gradients are made, so that
-        what is added is what the norm is taken from, and are dropped from the contributions.
+        The others have norms, factors or scales whose squares do not fit their type, and an
+        infinite bound. Their gradients must be made, so that what is added is what the norm is
+        taken from.
         """
         with torch.no_grad(), self._no_autocast():
+            weights = self._weights_of(whitening)
+            if weights is not None and not weights.fits:
+                none = torch.zeros(examples, dtype=torch.bool, device=self._parameters.device)
+                return torch.full_like(none, math.inf, dtype=torch.float64), none
             norms = self._norms(contributions, examples, whitening)
             huge = extremes(contributions)
             if huge is None and math.isfinite(float(norms.sum())):
-                return norms, []
+                return norms, None
             finite = torch.isfinite(norms)
             plain = finite if huge is None else finite & ~huge
-            places = torch.nonzero(~plain)[:, 0].tolist()
-            rows = [self._materialised(contributions, i, i + 1).double() for i in places]
-            for each in contributions:
-                each.drop(plain)
-            return torch.where(plain, norms, math.inf), rows
+            return torch.where(plain, norms, math.inf), plain
 
     def _norms(
         self, contributions: list[Contribution], examples: int, whitening: Whitening
@@ -308,7 +319,7 @@ class OnePassEngine:
             for each in contributions:  # nor is what cancels in u small beside m
                 loose = each.rounding(weights)
                 rounding = rounding if loose is None else rounding + 4 * math.sqrt(own) * loose
-            squares = (squares - 2 * cross + own).clamp_(min=0) + rounding
+            squares = not_negative(squares - 2 * cross + own) + rounding
         return squares.sqrt_().mul_(1 + 8 * eps)
 
     def _weights_of(self, whitening: Whitening) -> Weights | None:
@@ -340,28 +351,36 @@ class OnePassEngine:
             torch.set_rng_state(state)
             try:
                 losses = self._forward(recorder, example, expected)
-            except Exception:
+            except Exception as error:
+                if not otherwise and spread:
+                    names = sorted({name for name, _ in spread})
+                    raise NotFollowed(f"{names} are used on what belongs to no example") from error
                 if not otherwise:
                     raise
                 spread.update(otherwise)
                 otherwise.clear()
                 continue
+            fewer = self._with_one_less(example, spread)
+            if fewer is not None:  # a dimension may have as many entries as there are examples
+                recorder.batched_modules &= fewer.batched_modules
             for unknown in recorder.unknown:
                 self._run_whole(recorder, unknown.stack, f"{unknown.name!r} in {unknown.function}")
             if recorder.unknown:
                 continue
             with self._no_autocast():
-                left = self._by_gradients(recorder, losses, self._shapes(example, spread))
+                left = self._by_gradients(recorder, losses, fewer)
             if any(len(layouts) > 1 for layouts in left.values()):
                 self._by_values(recorder, example, spread, state, left)
             lost = [use for use in recorder.uses if not left[use.key]]
             if not lost:
                 self._layouts = {key: layouts[0] for key, layouts in left.items()}
                 outputs = [use.output for use in recorder.uses if use.output is not None]
-                self.half = any(output.dtype in HALF for output in outputs)
+                self.half = torch.is_autocast_enabled(self._parameters.device.type) or any(
+                    output.dtype in HALF for output in outputs
+                )
                 return _record_bytes(recorder)
             for use in lost:
-                if use.key in spread:
+                if use.lead is None or use.key in spread:
                     self._run_whole(recorder, use.stack, repr(use.key[0]))
                 else:
                     ways = _ways_to_spread(use)
@@ -377,30 +396,31 @@ class OnePassEngine:
             raise NotFollowed(f"no rule knows the use of {words}")
         self.whole_modules |= {around[-1]}
 
-    def _shapes(self, example: Batch, spread: dict[Key, Layout]) -> dict[Key, torch.Size]:
-        """Return the shape that each use has with one made-up example less, if two are left."""
+    def _with_one_less(self, example: Batch, spread: dict[Key, Layout]) -> Recorder | None:
+        """Return what is recorded with one made-up example less, if two are left."""
         if example.size < 3:
-            return {}
+            return None
         recorder = self._recorder(example.size - 1, spread, asking=True)
         self._forward(recorder, next(example.chunks(example.size - 1)))
-        return {use.key: use.shape for use in recorder.uses}
+        return recorder
 
     @staticmethod
     def _by_gradients(
-        recorder: Recorder, losses: Tensor, fewer: dict[Key, torch.Size]
+        recorder: Recorder, losses: Tensor, fewer: Recorder | None
     ) -> dict[Key, list[Layout]]:
         """Return the layouts of each use in which an example's loss moves its own part alone.
 
         Whatever the gradients, the examples' dimension is one that shrinks with their number.
         """
         size = recorder.examples
+        shapes = {} if fewer is None else {use.key: use.shape for use in fewer.uses}
         left = {
             use.key: [use.layout]
             if use.layout
             else [
                 layout
                 for layout in candidates(use.shape, size, use.tail)
-                if not fewer or _shrinks(use.shape, fewer.get(use.key), layout.dimension, size)
+                if fewer is None or _shrinks(use.shape, shapes.get(use.key), layout.dimension, size)
             ]
             for use in recorder.uses
         }
@@ -458,7 +478,7 @@ def _narrow(left: dict[Key, list[Layout]], use: Use, touched: Tensor, index: int
 def _ways_to_spread(use: Use) -> list[Layout]:
     """Return where copies for each example may go, the likelier place first."""
     new, instead = Layout(spread="new"), Layout(spread="instead")
-    if use.lead[:1] != (1,):
+    if use.lead is None or use.lead[:1] != (1,):
         return [new]
     # (1, positions) is a batch of one, (1,) more likely one position
     return [new, instead] if len(use.lead) == 1 else [instead, new]

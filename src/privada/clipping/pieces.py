@@ -6,7 +6,11 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
 
+import torch
 from torch import Tensor
+
+# Scales up to these, and their inverses, have squares that fit their type.
+_SCALES = {torch.float32: 1e18, torch.float64: 1e150}
 
 
 @dataclass(frozen=True)
@@ -45,35 +49,43 @@ class Piece:
 
 @dataclass(frozen=True)
 class PieceWeights:
-    """The squared inverse scales of a piece, and their factors where they are an outer product."""
+    """The scales of a piece, and their inverses as factors where they are an outer product.
 
-    squares: Tensor
+    `largest` is the largest of the squared inverse scales. What is made of all scales is kept, so
+    only what is used again and again should be asked for.
+    """
+
+    scales: Tensor
     largest: float
     rows: Tensor | None = None
     columns: Tensor | None = None
 
     @cached_property
+    def squares(self) -> Tensor:
+        """The squared inverse scales."""
+        return self.scales.pow(-2)
+
+    @cached_property
     def inverse(self) -> Tensor:
         """The inverse scales."""
-        return self.squares.sqrt()
+        return self.scales.reciprocal()
 
     @cached_property
     def bounds(self) -> tuple[Tensor, Tensor]:
         """Factors of rows and columns whose products are not below the inverse scales."""
-        rows = self.inverse.amax(dim=1)
-        return rows, (self.inverse / rows[:, None]).amax(dim=0)
+        least = self.scales.amin(dim=1)
+        return 1 / least, (least[:, None] / self.scales).amax(dim=0)
 
     @cached_property
     def least(self) -> float:
         """The smallest of the factors."""
-        factors = self.inverse if self.rows is None else self.rows
-        factors = factors if self.columns is None else self.columns
-        return float(factors.min())
+        factors = self.columns if self.rows is None else self.rows
+        return math.sqrt(self.least_square) if factors is None else float(factors.min())
 
     @cached_property
     def least_square(self) -> float:
         """The smallest of the squared inverse scales, zero for none."""
-        return float(self.squares.min()) if self.squares.numel() else 0.0
+        return float(self.scales.max().pow(-2)) if self.scales.numel() else 0.0
 
     @property
     def separable(self) -> bool:
@@ -82,11 +94,15 @@ class PieceWeights:
 
 
 class Weights:
-    """The squared inverse scales of a geometry, by piece."""
+    """The scales of a geometry, by piece.
+
+    `fits` says whether their squares, and those of their inverses, are all normal numbers.
+    """
 
     def __init__(self, scale: Tensor) -> None:
         self._scale = scale.contiguous()
-        self._squares = self._scale.pow(-2)
+        least, largest = map(float, torch.aminmax(scale)) if scale.numel() else (1.0, 1.0)
+        self.fits = 1 / _SCALES[scale.dtype] <= least <= largest <= _SCALES[scale.dtype]
         self._pieces: dict[Piece, PieceWeights] = {}
 
     def of(self, piece: Piece) -> PieceWeights:
@@ -96,16 +112,15 @@ class Weights:
         return self._pieces[piece]
 
     def _look_at(self, piece: Piece) -> PieceWeights:
-        squares = piece.of(self._squares)
-        largest = float(squares.max()) if squares.numel() else 0.0
-        if len(piece.shape) != 2 or not squares.numel():
-            return PieceWeights(squares, largest)
-        inverse = piece.of(self._scale)
-        if bool((inverse == inverse[:1]).all()):
-            return PieceWeights(squares, largest, columns=1 / inverse[0])
-        if bool((inverse == inverse[:, :1]).all()):
-            return PieceWeights(squares, largest, rows=1 / inverse[:, 0])
-        return PieceWeights(squares, largest)
+        scales = piece.of(self._scale)
+        largest = float(scales.min().pow(-2)) if scales.numel() else 0.0
+        if len(piece.shape) != 2 or not scales.numel():
+            return PieceWeights(scales, largest)
+        if bool((scales == scales[:1]).all()):
+            return PieceWeights(scales, largest, columns=1 / scales[0])
+        if bool((scales == scales[:, :1]).all()):
+            return PieceWeights(scales, largest, rows=1 / scales[:, 0])
+        return PieceWeights(scales, largest)
 
 
 def weights_of(weights: Weights | None, piece: Piece) -> PieceWeights | None:

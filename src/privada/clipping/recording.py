@@ -23,6 +23,7 @@ from torch.nn.modules.transformer import _detect_is_causal_mask
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
+from torch.utils.checkpoint import CheckpointError
 
 from privada.clipping.contributions import Contribution, Whole
 from privada.clipping.layouts import FIRST, Layout
@@ -53,7 +54,8 @@ _READS = frozenset(
 )
 
 
-# torch's own layers read the number of examples, and whether a mask is the causal one.
+# torch's own layers read the number of examples, and whether a mask is the causal one. Those of
+# transformers leave out a mask that masks nothing, to the same effect.
 _READERS = frozenset(
     function.__code__
     for function in (
@@ -63,6 +65,14 @@ _READERS = frozenset(
         nn.GRU.forward,
         nn.LSTM.forward,
         _detect_is_causal_mask,
+    )
+)
+_READERS_ELSEWHERE = frozenset(
+    ("transformers.masking_utils", name)
+    for name in (
+        "_ignore_causal_mask_sdpa",
+        "_ignore_bidirectional_mask_sdpa",
+        "find_packed_sequence_indices",
     )
 )
 # Operations that hand values to the program, or make a shape or a place depend on them.
@@ -83,7 +93,8 @@ _SHAPES = frozenset({"__get__", "dim", "size"})
 def _harmless(frame: FrameType | None, depth: int = 1) -> bool:
     """Return whether one of the next functions on the stack is a layer that may read."""
     while frame is not None and depth:
-        if frame.f_code in _READERS:
+        place = frame.f_globals.get("__name__"), frame.f_code.co_name
+        if frame.f_code in _READERS or place in _READERS_ELSEWHERE:
             return True
         frame, depth = frame.f_back, depth - 1
     return False
@@ -140,7 +151,7 @@ class Use:
     build: Callable[["Use"], Iterable[Contribution]]
     stack: tuple[str, ...] = ()
     shape: torch.Size = field(default_factory=torch.Size)
-    lead: torch.Size = field(default_factory=torch.Size)
+    lead: torch.Size | None = None  # of what can be spread over the examples
     output: Tensor | None = None
     gradient: Tensor | None = None
     inputs: tuple[tuple[Tensor, int], ...] = ()
@@ -374,9 +385,13 @@ class Recorder(TorchFunctionMode):
         """
         wanted: list[Any] = [self.anchor, *(edge for _, edge in self._edges)]
         wanted += [copy for _, copy in self.copies]
-        found: list[Any] = list(
-            torch.autograd.grad(loss, wanted, allow_unused=True, retain_graph=again)
-        )[1:]
+        try:
+            gradients = torch.autograd.grad(loss, wanted, allow_unused=True, retain_graph=again)
+        except CheckpointError as error:
+            raise NotFollowed(
+                "torch.utils.checkpoint runs its layers a second time, unseen; leave it out"
+            ) from error
+        found: list[Any] = list(gradients[1:])
         for (use, _), gradient in zip(self._edges, found, strict=False):
             use.gradient = gradient
         return found[len(self._edges) :]

@@ -50,6 +50,12 @@ def _combine(recorder: Recorder, input: Any, other: Any, product: bool) -> Any:
     )
     assert piece is not None
     kept: Piece = piece
+    if values.ndim <= tail == len(shape):  # the examples are where it has one entry, if anywhere
+        together = torch.broadcast_shapes(values.shape, shape)  # type: ignore[no-untyped-call]
+        repeated = expand(recorder, parameter, *together)
+        if repeated is NotImplemented:
+            return NotImplemented
+        return values * repeated if product else values + repeated
 
     def build(use: Use) -> Iterable[Contribution]:
         assert use.gradient is not None

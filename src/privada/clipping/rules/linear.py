@@ -37,7 +37,9 @@ def build_linear(weight: Piece | None, bias: Piece | None) -> Any:
 
 def linear(recorder: Recorder, input: Tensor, weight: Any, bias: Any = None) -> Any:
     """y = x W^T + b over the last dimension."""
-    if recorder.piece(input) is not None:
+    if recorder.piece(input) is not None or weight.ndim != 2:
+        return NotImplemented
+    if bias is not None and bias.shape != weight.shape[:1]:
         return NotImplemented
     use = recorder.use(
         (weight, bias), 1, build_linear(recorder.piece(weight), recorder.piece(bias))
@@ -73,7 +75,7 @@ def addmm(
     weight, bias = recorder.piece(mat2), recorder.piece(input)
     if (beta, alpha) != (1, 1) or recorder.piece(mat1) is not None or weight is None:
         return NotImplemented
-    if bias is not None and input.ndim != 1:
+    if bias is not None and input.shape != mat2.shape[1:]:
         return NotImplemented
     use = recorder.use((mat2,), 1, build_linear(weight.transposed(), bias))
     use.note(mat1)

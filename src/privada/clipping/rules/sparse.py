@@ -53,7 +53,7 @@ class SparseOuter:
         squares = self._values.double() ** 2
         if weights is None:
             return row_squares(self._outputs) * self._gathered(squares)
-        columns = weights.of(self.piece).squares.index_select(1, self._columns).double()
+        columns = weights.of(self.piece).scales.index_select(1, self._columns).double().pow_(-2)
         found = self._gathered(columns.mul_(squares))
         return (found.t() * self._outputs.double() ** 2).sum(dim=1)
 

@@ -45,7 +45,7 @@ def _build(piece: Piece, padding: int | None) -> Any:
         tokens = use.arrange(use.given()[0], 0)
         outputs = use.arrange(use.gradient, 1)
         if padding is not None:
-            outputs = outputs * (tokens != padding % piece.shape[0]).unsqueeze(2)
+            outputs = outputs.masked_fill((tokens == padding % piece.shape[0]).unsqueeze(2), 0.0)
         yield Rows(piece, tokens, outputs)
 
     return build
