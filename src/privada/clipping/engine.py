@@ -25,6 +25,8 @@ ENGINES = ("auto", "one-pass", "vmap", "loop")
 # How far the engine of one pass may be from the loop over made-up examples.
 _AGREEMENT = {torch.float32: 1e-3, torch.float64: 1e-8}
 _HALF_AGREEMENT = 5e-2
+# How many numbers of a pattern are made at a time.
+_PART = 1 << 20
 
 
 class Engine(Protocol):
@@ -150,12 +152,20 @@ def _moved(parameters: Parameters) -> Iterator[None]:
     Many models start with zeros somewhere, where gradients tell nothing.
     """
     before = parameters.read()
-    pattern = (torch.arange(len(before), device=before.device) * 0.6180339887).frac() - 0.5
     try:
-        parameters.add_((0.1 * pattern).to(before.dtype))
+        parameters.add_(_pattern(before))
         yield
     finally:
         parameters.write_(before)
+
+
+def _pattern(like: torch.Tensor) -> torch.Tensor:
+    """Return numbers that are spread evenly between -0.05 and 0.05."""
+    pattern = torch.empty_like(like)
+    for start, part in zip(range(0, len(like), _PART), torch.split(pattern, _PART), strict=True):
+        places = torch.arange(start, start + len(part), dtype=torch.float64, device=like.device)
+        part.copy_(places.mul_(0.6180339887).frac_().sub_(0.5).mul_(0.1))
+    return pattern
 
 
 def _compare(engine: OnePassEngine, reference: PerExampleEngine, example: Batch) -> None:
@@ -168,9 +178,8 @@ def _compare(engine: OnePassEngine, reference: PerExampleEngine, example: Batch)
         return chosen.clipped_sum(batch, Whitening(None, None), _NO_CLIP).value
 
     singles = list(example.chunks(1))
-    alone = [summed(engine, one) for one in singles]
-    for one, found in zip(singles, alone, strict=True):
-        _close(found, summed(reference, one.dense()), engine.half)
+    for one in singles:
+        _close(summed(engine, one), summed(reference, one.dense()), engine.half)
     if not engine.uses_parameters:
         warnings.warn(
             "No trainable parameter was seen to reach the loss, so this model will not learn. If "
@@ -181,12 +190,14 @@ def _compare(engine: OnePassEngine, reference: PerExampleEngine, example: Batch)
     if not torch.equal(state, torch.get_rng_state()):  # it draws: look at it without dropout
         engine.model.eval()
     try:
-        alone = [summed(engine, one) for one in singles]
+        apart = summed(engine, singles[0])
         again = engine.clipped_sum(singles[0], Whitening(None, None), _NO_CLIP).value
-        for together in (example, next(example.chunks(2))):
-            if torch.equal(alone[0], again):
-                apart = torch.stack(alone[: together.size]).sum(dim=0)
-                _close(summed(engine, together), apart, engine.half)
+        steady = torch.equal(apart, again)
+        del again
+        for count, one in enumerate(singles[1:] if steady else (), start=2):
+            apart += summed(engine, one)
+            if count in (2, example.size):
+                _close(summed(engine, next(example.chunks(count))), apart, engine.half)
     finally:
         for module in training:
             module.training = True

@@ -75,16 +75,17 @@ class PerExampleEngine:
 
     def _by_loop(self, batch: Batch) -> Tensor:
         trained, fixed = self._state()
-        rows = []
-        for example in batch.chunks(1):
+        like = self._parameters
+        rows = torch.zeros(batch.size, like.size, dtype=like.dtype, device=like.device)
+        for row, example in zip(rows, batch.chunks(1), strict=True):
             leaves = {name: value.clone().requires_grad_() for name, value in trained.items()}
             inputs, target = tree_map(lambda t: t[0], (example.inputs, example.targets))
             value = self._example_loss(leaves, fixed, inputs, target)
-            parts = torch.autograd.grad(
-                value, list(leaves.values()), allow_unused=True, materialize_grads=True
-            )
-            rows.append(torch.cat([part.to_dense().reshape(-1) for part in parts]))
-        return torch.stack(rows)
+            parts = torch.autograd.grad(value, list(leaves.values()), allow_unused=True)
+            for place, part in zip(like.layout.pieces(row), parts, strict=True):
+                if part is not None:
+                    place.copy_(part.to_dense())
+        return rows
 
     def _rows(self, named: dict[str, Tensor], size: int) -> Tensor:
         return torch.cat(
