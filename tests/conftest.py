@@ -1,13 +1,35 @@
 """Settings for all tests."""
 
+import os
+
 import torch
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 # Nothing here is a test of time: machines are shared.
-settings.register_profile("unhurried", deadline=None)
+settings.register_profile(
+    "exploring", deadline=None, suppress_health_check=[HealthCheck.too_slow], print_blob=True
+)
+# The same examples each time, so that a test that fails tells of a change and not of a draw; with
+# --hypothesis-profile=exploring there are new ones.
+settings.register_profile("unhurried", settings.get_profile("exploring"), derandomize=True)
 settings.load_profile("unhurried")
 
 
+# by which rich and typer would show the command line's words otherwise than to a pipe
+TERMINAL = ("FORCE_COLOR", "PY_COLORS", "GITHUB_ACTIONS", "TERMINAL_WIDTH", "TTY_COMPATIBLE")
+
+
 def pytest_configure(config):
-    """One thread each: tests run side by side, and torch's threads would wait for each other."""
+    """Words as wide as 80 columns, whoever runs the tests and where; and one thread each.
+
+    Tests run side by side, and torch's threads would wait for each other.
+    """
     torch.set_num_threads(1)
+    os.environ["COLUMNS"] = "80"
+    for name in TERMINAL:
+        os.environ.pop(name, None)
+
+
+def pytest_runtest_setup(item):
+    """Let torch's generator begin alike in each test, whatever ran before it in its process."""
+    torch.manual_seed(0)

@@ -1,8 +1,20 @@
-"""Work in forked children."""
+"""Work in forked children and in threads, and for how long a test waits for either."""
 
 import os
 import signal
+import threading
 from collections.abc import Callable
+
+PATIENCE = 120.0  # seconds until a child or a thread counts as stuck; machines are shared
+
+
+def limited() -> None:
+    """Have this process, a forked child, ended when it is stuck.
+
+    By no handler in Python, which would not run while it waits for a lock of SQLite's.
+    """
+    signal.signal(signal.SIGALRM, signal.SIG_DFL)
+    signal.setitimer(signal.ITIMER_REAL, PATIENCE)
 
 
 def in_fork(work: Callable[[], None]) -> int:
@@ -11,7 +23,7 @@ def in_fork(work: Callable[[], None]) -> int:
     if child == 0:
         code = 1
         try:
-            signal.alarm(30)
+            limited()
             work()
             code = 0
         except BaseException as error:
@@ -19,3 +31,40 @@ def in_fork(work: Callable[[], None]) -> int:
         finally:
             os._exit(code)
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+def from_fork(work: Callable[[], bytes]) -> bytes:
+    """Return what some work in a forked child gives, which must be short."""
+    read, write = os.pipe()
+
+    def send() -> None:
+        os.write(write, work())
+
+    try:
+        assert in_fork(send) == 0
+        return os.read(read, 4096)
+    finally:
+        os.close(read)
+        os.close(write)
+
+
+def together(work: Callable[[int], None], number: int = 8) -> None:
+    """Do some work in several threads at once; raise what any of them raises."""
+    start, raised = threading.Barrier(number), []
+
+    def one(place: int) -> None:
+        try:
+            start.wait(PATIENCE)
+            work(place)
+        except BaseException as error:
+            raised.append(error)
+
+    # daemons, so that one that is stuck does not keep the tests from ending
+    threads = [threading.Thread(target=one, args=(place,), daemon=True) for place in range(number)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(PATIENCE)
+        assert not thread.is_alive(), "a thread was stuck"
+    if raised:
+        raise raised[0]

@@ -33,7 +33,8 @@ from privada.core.values import ClippedSum
 from privada.gate import Gate
 from privada.geometry import Whitening, isotropic
 from privada.noise import GaussianNoise
-from tests.forks import in_fork
+from tests.alarms import alarmed
+from tests.forks import PATIENCE, in_fork, together
 
 # A full sample: Gaussian events have a closed form, so that charging them costs next to nothing.
 SIGMA = 20.0
@@ -321,20 +322,14 @@ def test_blocks_grow_when_commits_are_slow_and_shrink_when_they_are_not(
 
 def test_threads_share_a_gate(path: Path) -> None:
     gate = make_gate(Ledger(path), Plan(10_000), 4)
-    start = threading.Barrier(8)
 
-    def work() -> None:
-        start.wait()
+    def work(_: int) -> None:
         for turn in range(20):
             ask(gate)
             if turn % 7 == 3:
                 gate.settle()
 
-    threads = [threading.Thread(target=work) for _ in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(120)
+    together(work)
     gate.settle()
     assert charged(path) == 160
 
@@ -350,15 +345,10 @@ def test_a_signal_handler_that_settles_takes_back_nothing_that_is_used() -> None
         gate.settle()
         signal.setitimer(signal.ITIMER_REAL, 2e-4)
 
-    before = signal.signal(signal.SIGALRM, handle)
-    try:
-        signal.setitimer(signal.ITIMER_REAL, 2e-4)
+    with alarmed(handle, 2e-4):
         while handled[0] < 2000:
             gate._pay(EVENT)
             asked += 1
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
     gate.settle()
     assert ledger.totals()[EVENT] == asked
 
@@ -412,15 +402,17 @@ def test_a_signal_handler_that_settles_waits_for_no_thread_that_waits_for_it(pat
     """It has interrupted the owner of the ledger; the owner of the gate waits for the ledger."""
     ledger, plan = Ledger(path, BUDGET), Plan(100)
     gate = make_gate(ledger, plan)
-    paying = threading.Thread(target=lambda: gate._pay(EVENT))
-    with ledger._storage.reading():
+    paying = threading.Thread(target=lambda: gate._pay(EVENT), daemon=True)
+
+    def stuck(*_: object) -> None:
+        raise TimeoutError("the handler waits for the thread")
+
+    with ledger._storage.reading(), alarmed(stuck, PATIENCE):
         paying.start()
         while not gate._busy:
             time.sleep(0.001)
-        signal.alarm(30)  # the handler of which would end the test, if this waited
         gate.settle()
-        signal.alarm(0)
-    paying.join(60)
+    paying.join(PATIENCE)
     assert charged(path) == 1
 
 
@@ -432,13 +424,8 @@ def test_a_trainer_settled_by_a_signal_handler_trains_on(path: Path) -> None:
         trainer.gate.settle()
         signal.setitimer(signal.ITIMER_REAL, 1e-3)  # once more, however long this took
 
-    before = signal.signal(signal.SIGALRM, handle)
-    try:
-        signal.setitimer(signal.ITIMER_REAL, 1e-3)
+    with alarmed(handle, 1e-3):
         trainer.fit()
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
     trainer.gate.settle()
     assert times[0] > 10
     assert (trainer.steps_done, charged(path)) == (300, 300)

@@ -30,15 +30,13 @@ def draw(figure: str, target: Path, seconds: float) -> None:
 
     async def drawn() -> bytes:
         browser = kaleido.Kaleido(mathjax=False)
+        # until this process is gone: its threads may wait for the browser after the picture, too
         watch = threading.Timer(seconds, _give_up, [browser])
         watch.daemon = True
         watch.start()
-        try:
-            async with browser:
-                picture: bytes = await browser.calc_fig(plotly.io.from_json(figure), opts=options)
-                return picture
-        finally:
-            watch.cancel()
+        async with browser:
+            picture: bytes = await browser.calc_fig(plotly.io.from_json(figure), opts=options)
+            return picture
 
     target.write_bytes(asyncio.run(drawn()))
 

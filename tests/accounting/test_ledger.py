@@ -27,13 +27,14 @@ from dp_accounting import (
     PoissonSampledDpEvent,
     SelfComposedDpEvent,
 )
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from privada.accounting import Budget, Ledger, epsilon_of, events, storage
 from privada.accounting import ledger as ledger_module
 from privada.core.errors import ArgumentError, BudgetExceeded, EventError, LedgerError, PrivadaError
-from tests.forks import in_fork
+from tests.alarms import alarmed
+from tests.forks import PATIENCE, in_fork, together
 
 BUDGET = Budget(1.0, 1e-5)
 # alone, a Gaussian has a closed form, so that charging it costs next to nothing
@@ -609,24 +610,21 @@ def check_by_closed_form(totals: Counter[DpEvent], passed: bool) -> None:
     check_by_accountant(totals, passed)
 
 
-_FIXTURE = HealthCheck.function_scoped_fixture
-
-
-@settings(max_examples=150, deadline=None, suppress_health_check=[_FIXTURE])
+@settings(max_examples=150, deadline=None)
 @given(operations(20))
 def test_gaussians_in_any_order_keep_the_budget(empty: Path, done: list[Operation]) -> None:
     kinds = [events.gaussian(30.0), events.gaussian(45.0), events.gaussian(70.0)]
     check_operations(empty, kinds, done, check_by_closed_form)
 
 
-@settings(max_examples=8, deadline=None, suppress_health_check=[_FIXTURE])
+@settings(max_examples=8, deadline=None)
 @given(operations(400))
 def test_poisson_samples_in_any_order_keep_the_budget(empty: Path, done: list[Operation]) -> None:
     kinds = [events.poisson(0.01, 2.0), events.poisson(0.02, 4.0), events.gaussian(40.0)]
     check_operations(empty, kinds, done, check_by_accountant)
 
 
-@settings(max_examples=12, deadline=None, suppress_health_check=[_FIXTURE])
+@settings(max_examples=12, deadline=None)
 @given(operations(200))
 def test_fixed_size_samples_in_any_order_keep_the_budget(
     empty: Path, done: list[Operation]
@@ -642,10 +640,8 @@ def test_fixed_size_samples_in_any_order_keep_the_budget(
 def test_threads_share_a_ledger(path: Path, in_memory: bool) -> None:
     ledger = Ledger(None if in_memory else path, Budget(4.0, 1e-5))
     acknowledged: list[int] = []
-    start = threading.Barrier(8)
 
     def work(number: int) -> None:
-        start.wait()
         done = 0
         for turn in range(10):
             ledger.charge({GAUSSIAN: 2}, run=f"thread {number}", plan={GAUSSIAN: 20 - 2 * turn})
@@ -654,11 +650,7 @@ def test_threads_share_a_ledger(path: Path, in_memory: bool) -> None:
             done += 1
         acknowledged.append(done)
 
-    threads = [threading.Thread(target=work, args=(number,)) for number in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(120)
+    together(work)
     assert acknowledged == [10] * 8
     assert ledger.totals() == Counter({GAUSSIAN: 80})
     assert {(c.run, c.count) for c in ledger.charges()} == {(f"thread {n}", 10) for n in range(8)}
@@ -676,11 +668,7 @@ def test_threads_do_not_overspend_together(path: Path) -> None:
                 done += 1
         acknowledged.append(done)
 
-    threads = [threading.Thread(target=work, args=(number,)) for number in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(120)
+    together(work)
     assert len(acknowledged) == 8
     assert sum(acknowledged) == count(Ledger(path))
     assert Ledger(path).epsilon() <= BUDGET.epsilon
@@ -784,17 +772,19 @@ def test_a_fork_beside_a_busy_thread_does_not_hang(path: Path, use: str) -> None
     def hold() -> None:
         with ledger._storage._lock:
             inside.set()
-            leave.wait(60)
+            leave.wait(PATIENCE)
 
-    thread = threading.Thread(target=hold)
+    thread = threading.Thread(target=hold, daemon=True)
     thread.start()
-    inside.wait(60)
+    assert inside.wait(PATIENCE)
+    release = threading.Timer(1, leave.set)  # a fork may wait until the thread is done
+    release.start()
     try:
-        threading.Timer(1, leave.set).start()  # a fork may wait until the thread is done
         assert in_fork(lambda: getattr(ledger, use)()) == 0
     finally:
+        release.cancel()
         leave.set()
-        thread.join(60)
+        thread.join(PATIENCE)
 
 
 def test_an_interrupt_while_waiting_for_the_lock_leaves_the_ledger_usable(path: Path) -> None:
@@ -805,17 +795,21 @@ def test_an_interrupt_while_waiting_for_the_lock_leaves_the_ledger_usable(path: 
     def interrupt(*_: object) -> None:
         raise KeyboardInterrupt
 
-    before = signal.signal(signal.SIGALRM, interrupt)
     release = threading.Timer(0.6, lambda: holder.execute("COMMIT"))
-    try:
-        signal.setitimer(signal.ITIMER_REAL, 0.2)
-        release.start()
-        with pytest.raises(KeyboardInterrupt):
+
+    def charge() -> None:
+        """Wherever the interrupt comes on a slow machine: one too early would end all tests."""
+        with alarmed(interrupt, 0.2):
+            release.start()
             ledger.charge({GAUSSIAN: 1}, run="a")
+
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            charge()
     finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
-        release.join()
+        release.cancel()
+        if release.ident is not None:
+            release.join(PATIENCE)
         holder.close()
     ledger.charge({GAUSSIAN: 1}, run="a")
     Ledger(path).charge({GAUSSIAN: 1}, run="b")
@@ -834,16 +828,11 @@ def test_a_signal_handler_that_reads_is_never_told_of_damage() -> None:
             said.add(str(error))
         signal.setitimer(signal.ITIMER_REAL, 0.0005 + handled[0] % 97 * 1e-5)
 
-    before = signal.signal(signal.SIGALRM, handle)
-    try:
-        handle()
-        charged = 0
+    charged = 0
+    with alarmed(handle, 0.0005):
         while handled[0] < 500:
             ledger.charge({GAUSSIAN: 1}, run="a")
             charged += 1
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
     assert count(ledger) == charged
     assert not [words for words in said if "damaged" in words]
 

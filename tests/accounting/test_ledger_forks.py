@@ -3,7 +3,6 @@
 import contextlib
 import gc
 import os
-import signal
 import subprocess
 import sys
 import threading
@@ -17,7 +16,7 @@ import pytest
 
 from privada.accounting import Budget, Ledger, events, storage
 from privada.core.errors import BudgetExceeded, LedgerError
-from tests.forks import in_fork
+from tests.forks import PATIENCE, in_fork, limited, together
 from tests.test_gate import EVENT, Plan, ask, charged, make_gate
 
 BUDGET = Budget(4.0, 1e-5)
@@ -40,27 +39,6 @@ def switching() -> Iterator[None]:
         sys.setswitchinterval(before)
 
 
-def together(work: Callable[[], None], number: int = 8) -> None:
-    """Do some work in several threads at once; raise what any of them raises."""
-    start, raised = threading.Barrier(number), []
-
-    def one() -> None:
-        start.wait()
-        try:
-            work()
-        except BaseException as error:
-            raised.append(error)
-
-    threads = [threading.Thread(target=one) for _ in range(number)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
-    assert not any(thread.is_alive() for thread in threads)
-    if raised:
-        raise raised[0]
-
-
 @contextlib.contextmanager
 def beside(work: Callable[[], None]) -> Iterator[None]:
     """Have a thread do some work again and again."""
@@ -68,16 +46,20 @@ def beside(work: Callable[[], None]) -> Iterator[None]:
 
     def repeat() -> None:
         while not leave.is_set():
+            began = time.monotonic()
             work()
-            time.sleep(0.001)  # or SQLite, whose locks are not fair, would keep the children out
+            # as long as it took, on the slowest disk, or SQLite, whose locks are not fair, would
+            # keep the children out
+            leave.wait(0.001 + time.monotonic() - began)
 
-    thread = threading.Thread(target=repeat)
+    thread = threading.Thread(target=repeat, daemon=True)
     thread.start()
     try:
         yield
     finally:
         leave.set()
-        thread.join(60)
+        thread.join(PATIENCE)
+        assert not thread.is_alive(), "a thread was stuck"
 
 
 # ---------------------------------------------------------------------- threads of a child
@@ -91,7 +73,7 @@ def test_threads_of_a_child_share_one_gate_of_its_own(path: Path) -> None:
     held = charged(path)
 
     def child() -> None:
-        together(lambda: gate._pay(EVENT))  # not a whole query: torch has threads of its own
+        together(lambda _: gate._pay(EVENT))  # not a whole query: torch has threads of its own
         gate.settle()
 
     for number in range(1, 16):
@@ -108,7 +90,7 @@ def test_threads_of_a_child_share_one_ledger_of_its_own(path: Path) -> None:
     parents = ledger._storage.connection()
     used = []
 
-    def use() -> None:
+    def use(_: int) -> None:
         with ledger._storage.reading() as connection:
             used.append(connection)
         ledger.charge({GAUSSIAN: 1}, run="child")
@@ -161,7 +143,7 @@ def test_forks_beside_a_thread_that_charges(path: Path) -> None:
         Ledger(path).charge({GAUSSIAN: 1}, run="child")
 
     with beside(charge):
-        assert [in_fork(child) for _ in range(30)] == [0] * 30
+        assert all(in_fork(child) == 0 for _ in range(30))
     counts = {charge.run: charge.count for charge in Ledger(path).charges()}
     assert counts == {"parent": done[0], "child": 60}
 
@@ -182,7 +164,7 @@ def test_forks_beside_threads_that_ask_settle_and_open(path: Path) -> None:
         gate.settle()
 
     with beside(work), beside(lambda: Ledger(path).close()):
-        assert [in_fork(child) for _ in range(20)] == [0] * 20
+        assert all(in_fork(child) == 0 for _ in range(20))
     gate.settle()
     assert charged(path) == asked[0] + 60
 
@@ -194,7 +176,7 @@ def test_two_threads_fork_at_once(path: Path) -> None:
         for ledger in ledgers:
             ledger.charge({GAUSSIAN: 1}, run="child")
 
-    def fork() -> None:
+    def fork(_: int) -> None:
         for _ in range(5):
             assert in_fork(child) == 0
 
@@ -217,7 +199,7 @@ def test_a_child_forked_in_the_middle_of_anothers_charge_may_use_no_ledger(
         with ledger._storage.writing("charge") as connection:
             ledger._storage.add(connection, "parent", "training", {GAUSSIAN: 1})
             inside.set()
-            leave.wait(60)
+            leave.wait(PATIENCE)
 
     def child() -> None:
         for act in (
@@ -231,14 +213,14 @@ def test_a_child_forked_in_the_middle_of_anothers_charge_may_use_no_ledger(
         ledger.close()
         gate.settle()
 
-    thread = threading.Thread(target=hold)
+    thread = threading.Thread(target=hold, daemon=True)
     thread.start()
-    inside.wait(60)
+    assert inside.wait(PATIENCE)
     try:
         assert in_fork(child) == 0
     finally:
         leave.set()
-        thread.join(60)
+        thread.join(PATIENCE)
     assert charged(path) == 1
     ledger.charge({GAUSSIAN: 1}, run="parent")
     assert charged(path) == 2
@@ -271,7 +253,10 @@ def test_a_child_cannot_end_or_join_its_parents_transaction(path: Path, how: str
     """A signal handler may fork in the middle of a charge, and its child may end in any way."""
     Ledger(path, BUDGET).close()
     told = subprocess.run(
-        [sys.executable, "-c", PROGRAM, str(path), how], capture_output=True, text=True, timeout=60
+        [sys.executable, "-c", PROGRAM, str(path), how],
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
     )
     assert told.returncode == 0, told.stderr
     assert told.stdout.split() == [path.name, f"{path.name}-journal"]  # as the parent left it
@@ -309,6 +294,8 @@ def test_a_child_forked_within_a_payment_pays_for_itself(
         true(*given, **named)
         if not children:
             children.append(os.fork())
+            if children == [0]:
+                limited()
 
     monkeypatch.setattr(ledger, "charge", charge)
     code = 1
@@ -319,7 +306,6 @@ def test_a_child_forked_within_a_payment_pays_for_itself(
         except LedgerError as error:
             refused = "forked" in str(error)
         if children == [0]:
-            signal.alarm(30)
             assert refused
             assert charged(path) == 16
             ask(gate)

@@ -29,13 +29,14 @@ from privada import checkpoint
 from privada.accounting import Budget, Ledger, epsilon_of, events
 from privada.core.errors import BudgetExceeded, LedgerError
 from privada.core.randomness import Bits
+from tests.forks import PATIENCE
 
 pytestmark = pytest.mark.xdist_group("processes")
 
 PROCESSES = multiprocessing.get_context("forkserver")
 PROCESSES.set_forkserver_preload(["pytest", "privada.training"])
-PATIENCE = 120  # seconds until a child counts as stuck
 FINISHED, REFUSED = 0, 3
+STARTED: list[BaseProcess] = []
 
 BUDGET = Budget(1.0, 1e-5)
 # alone, a Gaussian has a closed form, so that charging it costs next to nothing
@@ -45,7 +46,18 @@ GAUSSIAN = events.gaussian(30.0)
 def start(work: Callable[..., None], *given: Any) -> BaseProcess:
     process = PROCESSES.Process(target=work, args=given)
     process.start()
+    STARTED.append(process)
     return process
+
+
+@pytest.fixture(autouse=True)
+def _no_child_is_left() -> Iterator[None]:
+    """End what a test that failed has left: whoever ends last would wait for it."""
+    yield
+    while STARTED:
+        process = STARTED.pop()
+        process.kill()
+        process.join(PATIENCE)
 
 
 def finish(process: BaseProcess) -> int | None:
@@ -53,7 +65,7 @@ def finish(process: BaseProcess) -> int | None:
     process.join(PATIENCE)
     if process.is_alive():
         process.kill()
-        process.join()
+        process.join(PATIENCE)
         pytest.fail("a child process was stuck")
     return process.exitcode
 
@@ -129,7 +141,7 @@ def test_killed_at_any_moment_no_charge_is_lost(tmp_path: Path) -> None:
         wait_for_a_line(log, size, child)
         time.sleep(chance.uniform(0, 0.12))
         child.kill()
-        child.join()
+        child.join(PATIENCE)
         assert child.exitcode == -signal.SIGKILL
         held, noted = charged(path), Log.total(log)
         assert held >= noted
@@ -158,7 +170,7 @@ def test_killed_while_creating_a_ledger_is_whole_or_not_there(tmp_path: Path) ->
         wait_for_a_line(log, size, child)
         time.sleep(chance.uniform(0, 0.1))
         child.kill()
-        child.join()
+        child.join(PATIENCE)
         for path in folder.glob("*.ledger"):
             with Ledger(path) as ledger:
                 assert ledger.budget == BUDGET
@@ -181,8 +193,11 @@ def make_trainer(ledger: Any = None, **given: Any) -> pv.Trainer:
     )
 
 
-def train(folder: Path, steps: int, own: Budget | None = None) -> None:
-    """Train from the checkpoint if there is one, and take note after each step."""
+def train(folder: Path, steps: int, own: Budget | None = None, last: int | None = None) -> None:
+    """Train from the checkpoint if there is one, and take note after each step.
+
+    With `last`, go no further than that step, and wait to be killed.
+    """
     saved, log = folder / "run.pt", Log(folder / "log")
     noise = {} if own is None else {"budget": own, "noise_multiplier": None}
     try:
@@ -198,7 +213,7 @@ def train(folder: Path, steps: int, own: Budget | None = None) -> None:
         def noted() -> pv.Trainer:
             step()
             log.add(1)
-            time.sleep(0.002)
+            time.sleep(PATIENCE if trainer.steps_done == last else 0.002)
             return trainer
 
         trainer.step = noted  # type: ignore[method-assign]
@@ -236,14 +251,15 @@ def test_a_killed_training_resumes_and_no_step_is_free(
 
     for number in range(kills):
         size = log.stat().st_size if log.exists() else 0
-        child = start(train, tmp_path, STEPS, own)
+        # the first does not end by itself, however late the kill comes on a busy machine
+        child = start(train, tmp_path, STEPS, own, STEPS - 1 if number == 0 else None)
         if number == 0 or chance.random() < 0.8:
             wait_for_a_line(log, size, child)
             time.sleep(chance.uniform(0, 0.25))
         else:
             time.sleep(chance.uniform(0.1, 0.6))  # perhaps while it reads its checkpoint
         child.kill()
-        child.join()
+        child.join(PATIENCE)
         killed += child.exitcode == -signal.SIGKILL
         assert child.exitcode in (-signal.SIGKILL, FINISHED, REFUSED)
         check()
@@ -271,7 +287,7 @@ def test_a_training_killed_many_times_resumes_and_no_step_is_free(
         wait_for_a_line(log, size, child)
         time.sleep(chance.uniform(0, 0.5))
         child.kill()
-        child.join()
+        child.join(PATIENCE)
         assert charged(path) >= Log.total(log)
         assert epsilon_of(Ledger(path).totals(), limit.delta) <= limit.epsilon
     assert finish(start(train, tmp_path, steps)) in (FINISHED, REFUSED)

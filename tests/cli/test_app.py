@@ -9,6 +9,7 @@ from typer.testing import CliRunner
 import privada as pv
 from privada.cli.app import app, main
 from privada.core.errors import LedgerError
+from tests.forks import PATIENCE
 
 
 @pytest.fixture
@@ -43,7 +44,7 @@ def test_demo_compares_methods_and_writes_the_report(tmp_path):
 def test_demo_as_json_is_only_json_and_keeps_the_budget():
     program = "from privada.cli import main; main()"
     options = ["demo", "--epochs", "20", "--epsilon", "3", "--json"]
-    output = subprocess.check_output([sys.executable, "-c", program, *options])
+    output = subprocess.check_output([sys.executable, "-c", program, *options], timeout=PATIENCE)
     fields = json.loads(output)
     assert fields["statement"]["epsilon"] <= 3
     assert fields["statement"]["private"]

@@ -14,6 +14,7 @@ import pytest
 
 import privada as pv
 from privada.cli.app import main
+from tests.forks import PATIENCE
 
 QUICK = (
     "--records", "60000", "--epsilon", "1", "--batch-size", "1024", "--batch-size", "4096",
@@ -50,8 +51,15 @@ def test_it_prints_tables_and_a_recommendation(command):
 
 def test_a_pipe_gets_no_colours_and_lines_that_fit():
     program = "from privada.cli import main; main()"
+    without = {name: value for name, value in os.environ.items() if name != "COLUMNS"}
     done = subprocess.run(
-        [sys.executable, "-c", program, "plan", *QUICK], capture_output=True, text=True, check=True
+        [sys.executable, "-c", program, "plan", *QUICK],
+        env=without,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=PATIENCE,
     )
     assert done.stderr == ""
     assert "\x1b" not in done.stdout

@@ -14,11 +14,12 @@ import pytest
 import torch
 
 import privada as pv
-from privada import tables
+from privada import checkpoint, tables
 from privada.cli.app import main
 from privada.core.errors import ArgumentError
 from privada.models import load
 from tests.data import data_folder
+from tests.forks import PATIENCE
 
 SCHEMA = """
 [target]
@@ -95,7 +96,8 @@ def test_a_run_by_a_schema_fills_a_folder(folder, train):
 def test_without_a_schema_bounds_and_classes_are_estimated_and_charged(folder, train):
     rare = [f"50,a,sicker {k}" for k in range(3)]
     (folder / "t.csv").write_text("\n".join([*rows(3000), *rare]) + "\n")
-    result = train("--target", "sick", *QUICK, "--json")
+    # seeded: once in 5e6 an empty bin stands out of secure noise, and the bounds are wider
+    result = train("--target", "sick", *QUICK, "--json", "--seed", 1)
     assert result.code == 0, result.err
     found = json.loads(result.out)
     ledger = pv.Ledger(folder / "out" / "ledger")
@@ -255,16 +257,18 @@ Trainer.step = killed
 from privada.cli import main
 main()
 """
-    killed = subprocess.run([sys.executable, "-c", program, *map(str, asked)])
+    killed = subprocess.run([sys.executable, "-c", program, *map(str, asked)], timeout=PATIENCE)
     assert killed.returncode == -signal.SIGKILL
     assert not (folder / "out" / "statement.json").exists()
     with pv.Ledger(account) as ledger:
         before = {c.purpose: c.count for c in ledger.charges()}
-    assert before["training"] >= 118
+    kept = checkpoint.read(folder / "out" / "checkpoint", {})["step"]
+    assert kept < 118 <= before["training"]
+    lost = before["training"] - kept  # with what was reserved, which is more where disks are slow
     done = train(*asked[2:-2], "--resume", "--json", epsilon=None)
     assert done.code == 0, done.err
     found = json.loads(done.out)
-    assert 230 <= found["steps"] < 240  # some were paid for twice
+    assert 240 - lost <= found["steps"] < 240  # some were paid for twice
     said = " ".join(found["statement"]["assumptions"])
     assert "names and types of the columns are public" in said  # as before it was killed
     assert "was said without looking" not in said
@@ -384,18 +388,27 @@ def test_a_run_that_is_interrupted_goes_on(folder):
         # a test that runs in the background may have been told to ignore Ctrl-C
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )  # fmt: skip
-    while not (folder / "out" / "checkpoint").exists():
-        assert process.poll() is None, process.stderr.read()
-        time.sleep(0.05)
-    time.sleep(0.3)
-    process.send_signal(signal.SIGINT)
-    _, said = process.communicate(timeout=60)
+    try:
+        until = time.monotonic() + PATIENCE
+        while not (folder / "out" / "checkpoint").exists():
+            assert process.poll() is None, process.stderr.read()
+            assert time.monotonic() < until, "the run does not begin"
+            time.sleep(0.05)
+        time.sleep(0.3)
+        process.send_signal(signal.SIGINT)
+        _, said = process.communicate(timeout=PATIENCE)
+    finally:
+        process.kill()
+        process.wait(PATIENCE)
     assert process.returncode == 130, said
     assert len(said.strip().splitlines()) == 1
     assert (folder / "out" / "checkpoint").exists()
     assert not (folder / "out" / "model.json").exists()
     done = subprocess.run(
-        [*map(str, command), "--resume", "--json"], capture_output=True, text=True
+        [*map(str, command), "--resume", "--json"],
+        capture_output=True,
+        text=True,
+        timeout=2 * PATIENCE,
     )
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)

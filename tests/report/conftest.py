@@ -92,6 +92,15 @@ def browser():
     if CHROMIUM is None:
         pytest.skip("NOT TESTED: the report in a real browser, for want of chromium")
     with sync.sync_playwright() as playwright:
-        made = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+
+        def launch():
+            return playwright.chromium.launch(
+                executable_path=CHROMIUM, args=["--no-sandbox"], timeout=60_000
+            )
+
+        try:
+            made = launch()
+        except sync.Error:  # a browser hangs or dies at its start now and then
+            made = launch()
         yield made
         made.close()

@@ -29,6 +29,7 @@ def opened(browser):
             viewport={"width": 1200, "height": 900}, reduced_motion="reduce", **options
         )
         contexts.append(context)
+        context.set_default_timeout(60_000)  # milliseconds; machines are shared
         page = context.new_page()
         page.said, page.asked = [], []
         page.on("console", lambda message: page.said.append(message.text))
@@ -144,16 +145,16 @@ def test_light_and_dark_are_drawn_and_differ(page):
     assert dark.mean() < 60
 
 
-def test_a_chart_is_drawn_in_the_colours_of_the_theme(page):
-    line = page.locator("#plot-epsilon .js-line").first
-    before = line.evaluate("each => getComputedStyle(each).stroke")
+def test_a_chart_is_drawn_in_the_colours_of_the_theme(opened, path):
+    page = opened(path, color_scheme="light")  # its own: the choice is kept
+    stroke = "() => getComputedStyle(document.querySelector('#plot-epsilon .js-line')).stroke"
+    before = page.evaluate(stroke)
     page.get_by_role("button", name="Use dark colours").click()
-    after = line.evaluate("each => getComputedStyle(each).stroke")
-    assert before != after
+    page.wait_for_function(f"before => ({stroke})() !== before", arg=before)
     assert page.evaluate("document.documentElement.dataset.theme") == "dark"
     assert page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(17, 20, 23)"
     page.get_by_role("button", name="Use light colours").click()
-    assert line.evaluate("each => getComputedStyle(each).stroke") == before
+    page.wait_for_function(f"before => ({stroke})() === before", arg=before)
     assert page.said == []
 
 
@@ -164,8 +165,7 @@ def test_a_chart_answers_to_the_mouse(page):
     for part in (0.4, 0.5):
         page.mouse.move(box["x"] + part * box["width"], box["y"] + box["height"] / 2)
     page.wait_for_function(
-        "() => document.querySelector('#plot-epsilon .hoverlayer').textContent.includes('plain')",
-        timeout=5000,
+        "() => document.querySelector('#plot-epsilon .hoverlayer').textContent.includes('plain')"
     )
 
 
@@ -183,9 +183,7 @@ def test_paper_is_white_and_has_no_button(page):
 @pytest.mark.parametrize("width", [320, 400, 1200])
 def test_it_fits_its_width(page, width):
     page.set_viewport_size({"width": width, "height": 900})
-    page.wait_for_function(
-        "width => document.documentElement.scrollWidth <= width", arg=width, timeout=5000
-    )
+    page.wait_for_function("width => document.documentElement.scrollWidth <= width", arg=width)
 
 
 def test_tables_are_sorted_by_their_headings(page):

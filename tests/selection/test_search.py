@@ -20,6 +20,7 @@ from privada.accounting.ledger import Prepaid
 from privada.selection import runs, select
 from privada.selection import search as searching
 from privada.selection.terms import SEARCHES
+from tests.forks import PATIENCE
 
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(400, 5)).astype("float32")
@@ -169,7 +170,7 @@ def test_scores_are_close_to_the_truth_where_noise_is_small():
     )  # fmt: skip
     with torch.no_grad():
         right = (found.model(torch.tensor(X[:200])).argmax(1).numpy() == Y[:200]).mean()
-    assert abs(found.score - right) < 5 * found.score_std + 1e-9
+    assert abs(found.score - right) < 6 * found.score_std  # passed once in 5e8
     assert found.score_std < 0.05
 
 
@@ -233,13 +234,15 @@ def test_side_by_side():
 
 
 def test_logs_and_bars_tell_nothing_secret(caplog, capsys):
-    with caplog.at_level(logging.INFO):
-        found = searched(how="repeat-poisson", candidates=7, progress=True)
-    text = caplog.text + capsys.readouterr().out
+    with caplog.at_level(logging.INFO):  # seeded, for a score may be 1.0 by chance, like a setting
+        found = searched(how="repeat-poisson", candidates=7, progress=True, seed=2)
+    shown = capsys.readouterr().out
+    text = caplog.text + shown
     assert "repeat-poisson among 3 candidates, 7 runs expected" in text
-    assert str(found.score) not in caplog.text
+    assert found.score not in (0.1, 1.0, 4.0)
+    assert str(found.score) not in text
     assert "candidate 1 of" not in text
-    assert "/" not in capsys.readouterr().out
+    assert "/" not in shown
     with caplog.at_level(logging.INFO):
         searched(how="compose-pld")
     assert "candidate 3 of 3" in caplog.text
@@ -522,7 +525,7 @@ searched(how=sys.argv[4], ledger=sys.argv[1], state=sys.argv[2])
 def test_a_search_that_is_killed_for_real_goes_on(how, tmp_path, monkeypatch):
     ledger, path = tmp_path / "l.db", tmp_path / "s"
     arguments = [sys.executable, "-c", _KILLED, str(ledger), str(path), "2", how]
-    result = subprocess.run(arguments, capture_output=True, check=False)
+    result = subprocess.run(arguments, capture_output=True, check=False, timeout=PATIENCE)
     assert result.returncode == -signal.SIGKILL
     assert len(searching.states.read(path).done) == 2
     count = _killed_after(99, monkeypatch)

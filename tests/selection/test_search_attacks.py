@@ -3,7 +3,6 @@
 import copy
 import functools
 import math
-import os
 import re
 import signal
 import subprocess
@@ -24,6 +23,8 @@ from privada.selection import search as searching
 from privada.selection.candidates import charges_of
 from privada.selection.stopping import draw_runs
 from privada.selection.terms import agree
+from tests.alarms import alarmed
+from tests.forks import PATIENCE, in_fork
 from tests.selection.test_search import BUDGET, DATA, Killed, X, Y, _killed_after, recipe, searched
 
 RICH = pv.Budget(100.0, 1e-4)
@@ -198,6 +199,7 @@ def test_warnings_do_not_count_the_runs(runs, monkeypatch):
     monkeypatch.setattr(searching, "draw_runs", lambda *_: runs)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
+        warnings.simplefilter("ignore", ResourceWarning)  # of what other tests have left behind
         searched(budget=pv.Budget(3.0, 0.01))  # which is more than 1 / n, and warned about
     assert len(caught) == 3
 
@@ -283,7 +285,8 @@ searched(ledger=sys.argv[1], state=sys.argv[2])
 def test_nothing_secret_is_left_of_a_write_that_was_killed(tmp_path):
     ledger, path = tmp_path / "l.db", tmp_path / "s"
     arguments = [sys.executable, "-c", _KILLED_IN_A_WRITE, str(ledger), str(path)]
-    assert subprocess.run(arguments, check=False).returncode == -signal.SIGKILL
+    done = subprocess.run(arguments, check=False, timeout=PATIENCE)
+    assert done.returncode == -signal.SIGKILL
     assert any(each.name.endswith(".new") for each in tmp_path.iterdir())
     searched(ledger=ledger, state=path)
     assert {each.name for each in tmp_path.iterdir()} == {"l.db", "s"}
@@ -500,22 +503,20 @@ def test_a_search_within_a_recipe_does_not_wait_for_itself(monkeypatch):
         return kept(self, number, index)
 
     monkeypatch.setattr(searching.Runs, "_attempt", attempt)
-    handler = signal.signal(signal.SIGALRM, lambda *_: (_ for _ in ()).throw(TimeoutError))
-    signal.alarm(20)
-    try:
+
+    def stuck(*_):
+        raise TimeoutError("the search waits for itself")
+
+    with alarmed(stuck, PATIENCE):
         assert searched().epsilon() <= 3.0
-    finally:
-        signal.alarm(0)
-        signal.signal(signal.SIGALRM, handler)
     assert within[0].epsilon() <= 3.0
 
 
 def test_a_process_that_is_forked_in_the_middle_of_a_run_can_run_its_own():
+    def child():
+        assert runs._alone.acquire(timeout=1)
+        runs._alone.release()
+        assert runs._alone.acquire(blocking=False)
+
     with runs._alone:
-        child = os.fork()
-        if child == 0:
-            done = runs._alone.acquire(timeout=1)
-            runs._alone.release()
-            fresh = runs._alone.acquire(blocking=False)
-            os._exit(0 if done and fresh else 1)
-    assert os.waitpid(child, 0)[1] == 0
+        assert in_fork(child) == 0

@@ -316,7 +316,10 @@ def dense(matrix):
 @pytest.mark.parametrize(("write", "name"), [(as_csv, "t.csv"), (as_json, "t.jsonl")])
 @pytest.mark.parametrize("columns", [ALONE, DENSE], ids=["sparse", "dense"])
 @pytest.mark.parametrize("with_schema", [True, False])
-@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=40,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
 @given(records=st.lists(rows, min_size=1, max_size=6))
 def test_a_row_is_encoded_the_same_whatever_the_others_are(
     tmp_path, write, name, columns, with_schema, records

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from privada.core.errors import ArgumentError, DataError
 from privada.tables import Table
+from tests.forks import PATIENCE
 
 
 def test_one_value_has_one_text_however_it_is_kept():
@@ -94,5 +95,5 @@ def test_rows_are_taken_by_number_and_by_mask():
 def test_tables_load_torch_only_to_estimate_bounds():
     program = "import sys, privada.tables as t; print('torch' in sys.modules); t.estimate_bounds"
     program += "; print('torch' in sys.modules)"
-    shown = subprocess.check_output([sys.executable, "-c", program], text=True)
+    shown = subprocess.check_output([sys.executable, "-c", program], text=True, timeout=PATIENCE)
     assert shown.split() == ["False", "True"]

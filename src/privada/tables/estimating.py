@@ -125,7 +125,7 @@ def estimate_bounds(
         >>> import numpy as np, privada as pv
         >>> from privada.tables import Classes, Number, Schema, Table, estimate_bounds
         >>> schema = Schema(Classes("sick", ["no", "yes"]), {"age": Number(bounds="estimate")})
-        >>> table = Table({"age": np.arange(4000) % 50 + 20, "sick": ["no", "yes"] * 2000})
+        >>> table = Table({"age": np.arange(40_000) % 50 + 20, "sick": ["no", "yes"] * 20_000})
         >>> ledger = pv.Ledger(None, pv.Budget(1.0, 1e-6), dataset="patients")
         >>> found = estimate_bounds(table, schema, ledger=ledger, noise_multiplier=20.0)
         >>> found.columns["age"].low, found.columns["age"].high
