@@ -1,12 +1,13 @@
 """What it costs to know the cost."""
 
 import time
+from unittest import mock
 
 from dp_accounting import GaussianDpEvent, PoissonSampledDpEvent
 from dp_accounting.pld import PLDAccountant
 
 from benchmarks.measure import row
-from privada.accounting import epsilon_of, events, pld
+from privada.accounting import accountants, epsilon_of, events, mixtures, pld
 
 
 def _seconds(run) -> float:
@@ -19,6 +20,15 @@ def _library() -> None:
     accountant = PLDAccountant(value_discretization_interval=1e-4)
     accountant.compose(PoissonSampledDpEvent(256 / 60_000, GaussianDpEvent(1.1)), 14_063)
     accountant.get_epsilon(1e-5)
+
+
+def _different(steps: int) -> dict[str, float]:
+    """Return the seconds that a schedule takes, its multipliers composed as they are and mixed."""
+    schedule = {events.poisson(0.02, 0.4 * (20 + t) ** 0.25): 1 for t in range(steps)}
+    with mock.patch.object(mixtures, "_MOST_EXACT", steps):
+        as_they_are = _seconds(lambda: epsilon_of(schedule, 1e-5))
+    accountants._epsilon.cache_clear()
+    return {"one by one": as_they_are, "mixed": _seconds(lambda: epsilon_of(schedule, 1e-5))}
 
 
 def run() -> list[dict[str, object]]:
@@ -39,5 +49,6 @@ def run() -> list[dict[str, object]]:
             "dp_accounting, interval 1e-4",
         ),
         row("epsilon at one more step", {"first": first, "each further": each}, "first"),
+        row("epsilon of 300 different multipliers, first asked", _different(300), "one by one"),
         row("epsilon of 40,000 different multipliers", many, "rdp"),
     ]

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.forks import PATIENCE
+
 SOURCE = Path(__file__).parent.parent / "src" / "privada"
 # Each may import only what stands before it. Those in one group may import each other.
 ORDER = [
@@ -98,7 +100,8 @@ def test_only_the_noise_folder_touches_generators_of_random_numbers():
 
 def modules_after(statement):
     program = f"import sys; {statement}; print(*sys.modules)"
-    return set(subprocess.check_output([sys.executable, "-c", program], text=True).split())
+    command = [sys.executable, "-c", program]
+    return set(subprocess.check_output(command, text=True, timeout=PATIENCE).split())
 
 
 def test_importing_the_package_is_light():

@@ -3,6 +3,7 @@ import math
 import warnings
 from collections import Counter
 from itertools import pairwise
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -12,7 +13,7 @@ from torch import nn
 from torch.utils.data import Dataset, TensorDataset
 
 import privada as pv
-from privada.accounting import epsilon_of, events
+from privada.accounting import epsilon_of, events, mixtures, pld
 from privada.core.errors import ArgumentError, BudgetExceeded
 from privada.core.randomness import SeededBits
 from privada.noise.gaussian import add_noise_
@@ -135,6 +136,22 @@ def test_history_holds_one_record_a_step_and_epsilon_never_falls():
         assert exact <= record.epsilon * (1 + 1e-9)
         assert record.epsilon <= 1.1 * exact
     assert {record.noise_multiplier for record in history} == {1.0}
+
+
+def test_the_history_of_many_multipliers_bounds_each_prefix_closely_and_never_falls():
+    method = pv.methods.ADPSGD(lr=0.1)
+    fitted = trainer(
+        method=method, steps=60, noise_multiplier=None, delta=None, budget=pv.Budget(2.0, 1e-3)
+    ).fit()
+    epsilons = [record.epsilon for record in fitted.history]
+    assert epsilons == sorted(epsilons)
+    assert epsilons[-1] == fitted.epsilon()
+    multipliers = [record.noise_multiplier for record in fitted.history]
+    for steps in (5, 16, 17, 30, 32, 60):
+        counts = {(0.1, sigma): 1 for sigma in multipliers[:steps]}
+        with mock.patch.object(mixtures, "_MOST_EXACT", 60):
+            exact, _ = pld.epsilon(counts, 1e-3)
+        assert exact * (1 - 1e-4) <= epsilons[steps - 1] <= exact * 1.003
 
 
 def test_steps_may_be_taken_one_by_one_and_not_beyond_the_plan():

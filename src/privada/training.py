@@ -4,6 +4,7 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any
 
 import torch
@@ -288,16 +289,24 @@ class Trainer:
 
     @property
     def history(self) -> tuple[Step, ...]:
-        """What is known of each step taken."""
+        """What is known of each step taken; epsilon never falls from one to the next."""
         first = self._step - len(self._rates)
+        backwards = (
+            self._run.epsilon_after(number, exactly=number == self._step)
+            for number in range(self._step, first, -1)
+        )
+        # what bounds more steps bounds fewer
+        epsilons = list(accumulate(backwards, min))[::-1]
         return tuple(
             Step(
                 step=number + 1,
                 lr=lr,
                 noise_multiplier=self._run.multiplier(number),
-                epsilon=self._run.epsilon_after(number + 1, exactly=number + 1 == self._step),
+                epsilon=epsilon,
             )
-            for number, lr in enumerate(self._rates, start=first)
+            for number, (lr, epsilon) in enumerate(
+                zip(self._rates, epsilons, strict=True), start=first
+            )
         )
 
     def epsilon(self, delta: float | None = None) -> float:

@@ -11,7 +11,7 @@ from scipy.stats import norm
 
 import privada as pv
 from privada.accounting import epsilon_of, events, pld
-from privada.accounting.pld import Mechanism
+from privada.accounting.mixtures import Mechanism
 
 
 def amplified_delta(epsilon, rate, sigma):

@@ -9,9 +9,10 @@ from dp_accounting import GaussianDpEvent, PoissonSampledDpEvent, get_epsilon_ga
 from dp_accounting.pld import PLDAccountant
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy.special import logsumexp
 
 from privada.accounting import epsilon_of, events, pld
-from privada.accounting.pld import Mechanism
+from privada.accounting.mixtures import Mechanism, parts_of
 from tests.oracles import hockey_stick
 
 DIRECTIONS = (hockey_stick.REMOVING, hockey_stick.ADDING)
@@ -36,9 +37,9 @@ def _nothing_asked_before():
 def forget():
     """Empty every cache of the module, as in a new process."""
     pld._settled.clear()
-    pld._transforms._kept.clear()
-    for cached in (pld._loss_grids, pld._log_probabilities, pld._log_moment, pld._spread):
-        cached.cache_clear()
+    for cached in vars(pld).values():
+        if not isinstance(cached, type) and hasattr(cached, "cache_clear"):
+            cached.cache_clear()
 
 
 def curve(grid, interval, epsilon):
@@ -140,7 +141,7 @@ def test_gaussian_steps_compose_to_the_closed_form(steps, total_sigma, delta):
     exact = get_epsilon_gaussian(total_sigma, delta)
     found, _ = pld.epsilon({(1.0, total_sigma * math.sqrt(steps)): steps}, delta)
     # what rounding in the transforms may misplace is charged, and shows at the smallest delta
-    rounding = pld.rounding({Mechanism(1.0, total_sigma): steps})
+    rounding = pld.rounding(steps)
     assert exact <= found <= exact * (1.001 + 0.1 * rounding / delta)
 
 
@@ -214,10 +215,10 @@ def test_a_huge_epsilon_is_finite_and_below_the_basic_composition(rate, sigma, s
 def test_rare_large_losses_do_not_outgrow_the_largest_grid(rate, sigma, steps, monkeypatch):
     composed = pld._composed
 
-    def guarded(counts, interval, direction):
-        low, high = pld._window(counts, interval, direction)
+    def guarded(parts, interval, direction):
+        low, high = pld._window(parts, interval, direction)
         assert high - low <= 2 * pld._MOST_POINTS
-        return composed(counts, interval, direction)
+        return composed(parts, interval, direction)
 
     monkeypatch.setattr(pld, "_composed", guarded)
     assert pld.epsilon({(rate, sigma): steps}, 1e-5)[0] < 10
@@ -281,7 +282,7 @@ def test_the_order_of_the_mechanisms_does_not_move_the_result(interval):
 def test_the_grid_is_fine_enough_for_the_question_itself(rate, sigma, steps, delta):
     counts = {(rate, sigma): steps}
     value, interval = pld.epsilon(counts, delta)
-    if pld._points({Mechanism(rate, sigma): steps}, interval) * 16 <= pld._MOST_POINTS:
+    if pld._points(parts_of({Mechanism(rate, sigma): steps}), interval) * 16 <= pld._MOST_POINTS:
         finer, _ = pld.epsilon(counts, delta, interval / 4)
         assert value == pytest.approx(finer, rel=5e-3, abs=1e-9)
 
@@ -312,6 +313,30 @@ def test_the_solution_is_where_the_divergence_meets_delta(probabilities, lowest,
     assert curve(grid, interval, found) <= delta * (1 + 1e-9) + 1e-14
     if found > 0:
         assert curve(grid, interval, found * (1 - 1e-6) - 1e-9) >= delta * (1 - 1e-6) - 1e-14
+
+
+@pytest.mark.parametrize("direction", DIRECTIONS)
+@pytest.mark.parametrize(("rate", "sigma"), MECHANISMS)
+def test_moments_are_bounded_from_above_and_closely(rate, sigma, direction):
+    mechanism, interval = Mechanism(rate, sigma), 1e-3
+    grid = pld._loss_grids(mechanism, interval)[direction]
+    places = grid.lowest + np.arange(grid.probabilities.size)
+    deviation = math.sqrt(pld._spread(mechanism, interval, direction))
+    for order in (-1 / deviation, -1e-3, 1e-3, 1 / deviation):
+        exact = logsumexp(order * places, b=grid.probabilities)
+        found = pld._log_moment(mechanism, interval, direction, order)
+        assert exact - 1e-9 <= found <= exact + 0.02 * (order * deviation) ** 2 * math.e + 1e-9
+
+
+@pytest.mark.parametrize("direction", DIRECTIONS)
+@pytest.mark.parametrize("steps", [1, 30, 1000])
+def test_what_lies_beyond_the_band_does_not_count(steps, direction, monkeypatch):
+    parts = parts_of({Mechanism(0.1, 1 + k / 100): steps for k in range(50)})
+    losses, narrow, _ = pld._composed(parts, 1e-3, direction)
+    assert pld._band(parts, 1e-3, direction, losses.size) < losses.size // 4
+    monkeypatch.setattr(pld, "_band", lambda parts, interval, direction, size: size // 2 + 1)
+    _, full, _ = pld._composed(parts, 1e-3, direction)
+    np.testing.assert_allclose(narrow, full, atol=1e-15)
 
 
 def test_no_mechanisms_cost_nothing():

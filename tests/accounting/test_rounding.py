@@ -6,7 +6,7 @@ import pytest
 from scipy import fft
 
 from privada.accounting import pld
-from privada.accounting.pld import Mechanism
+from privada.accounting.mixtures import Mechanism, Part, parts_of
 from tests.oracles import hockey_stick
 
 Long = np.longdouble
@@ -71,7 +71,7 @@ def test_what_is_charged_for_rounding_covers_it(rate, sigma, count, direction):
     low, high = pld._reach(mechanism)
     interval = (high - low) / 1500
     masses, beyond = exact_masses(mechanism, interval, direction)
-    losses, found, charged = pld._composed({mechanism: count}, interval, direction)
+    losses, found, charged = pld._composed(parts_of({mechanism: count}), interval, direction)
     start = (
         round(losses[0] / interval) - count * pld._loss_grids(mechanism, interval)[direction].lowest
     )
@@ -87,6 +87,42 @@ def test_what_is_charged_for_rounding_covers_it(rate, sigma, count, direction):
         # a third of what is charged is enough, so there is something in hand
         lean = np.exp(Long(-2 / 3 * 1e-11 * count))
         third = infinity + (charged - infinity) / 3
+        assert divergence(found.astype(Long) * lean, wide, third, epsilon) >= true
+
+
+@extended
+@pytest.mark.parametrize("direction", [hockey_stick.REMOVING, hockey_stick.ADDING])
+@pytest.mark.parametrize(("rate", "sigma", "count"), [(0.01, 0.7, 10), (0.3, 4.0, 10_000)])
+def test_what_is_charged_for_rounding_covers_that_in_mixtures(rate, sigma, count, direction):
+    pair = Mechanism(rate, sigma), Mechanism(rate, 1.01 * sigma)
+    shares = ((0.1, count), (0.35, 3 * count), (0.8, count), (1.0, 7 * count))
+    low, high = pld._reach(pair[0])
+    interval = (high - low) / 1500
+    losses, found, charged = pld._composed((Part(*pair, shares),), interval, direction)
+    size, functions, beyond = losses.size, [], []
+    for mechanism in pair:
+        masses, infinity = exact_masses(mechanism, interval, direction)
+        wrapped = np.zeros(size, dtype=Long)
+        lowest = pld._loss_grids(mechanism, interval)[direction].lowest
+        np.add.at(wrapped, (lowest + np.arange(masses.size)) % size, masses)
+        functions.append(fft.rfft(wrapped))
+        beyond.append(infinity)
+    product, finite = np.ones_like(functions[0]), Long(1)
+    for share, n in shares:
+        near, far = Long(share), 1 - Long(share)
+        product *= (near * functions[0] + far * functions[1]) ** n
+        finite *= (1 - near * beyond[0] - far * beyond[1]) ** n
+    exact = np.roll(fft.irfft(product, size), -(round(losses[0] / interval) % size))
+    assert exact.dtype == Long
+    wide, above = losses.astype(Long), np.cumsum(exact[::-1])[::-1]
+    for share in (0.5, 1e-2, 1e-4, 1e-6, 1e-8):
+        epsilon = float(losses[np.flatnonzero(above >= share)[-1]])
+        true = divergence(exact, wide, 1 - finite, epsilon)
+        bound = divergence(found.astype(Long), wide, charged, epsilon)
+        assert true <= bound <= true * (1 + 1e-4) + 2 * charged
+        # a third of what is charged is enough, so there is something in hand
+        lean = np.exp(Long(-2 / 3 * 1e-11 * 12 * count))
+        third = 1 - finite + (charged - (1 - finite)) / 3
         assert divergence(found.astype(Long) * lean, wide, third, epsilon) >= true
 
 

@@ -12,8 +12,8 @@ from scipy.special import ndtri
 
 from privada.accounting import events, pld, rdp
 from privada.accounting.events import REPLACE, Parallel, Tally
-from privada.accounting.orders import Vector
-from privada.accounting.pld import Mechanism
+from privada.accounting.mixtures import SMALLEST_MULTIPLIER, Mechanism, parts_of
+from privada.accounting.orders import ORDERS, Vector
 from privada.core.errors import ArgumentError
 from privada.core.validation import one_of, probability, whole
 
@@ -21,8 +21,10 @@ ACCOUNTANTS = ("pld", "rdp", "moments")
 # "rdp" keeps to the orders that other libraries use; this, which "pld" falls back on, does not.
 _ALL_ORDERS = "rdp, all orders"
 
-# Up to here every multiplier is charged as it is; beyond, they are grouped and rounded against us.
+# Up to here every multiplier is charged as it is; beyond, they are grouped and rounded against us,
+# unless they are at so few rates that "pld" mixes them.
 _MOST_DISTINCT = {"pld": 48, "rdp": 2000}
+_FEW_RATES = 4
 _GROUPING_STABLE = 5e-3
 _MOST_TIMES = 2**53
 # A rate from here on is charged as 1, which costs no less; on a grid it would lose its digits.
@@ -120,7 +122,7 @@ def _grouped(counts: Mapping[Mechanism, int], groups: int) -> dict[Mechanism, in
 
 
 def _pld_epsilon(counts: Mapping[Mechanism, int], delta: float) -> float:
-    if len(counts) <= _MOST_DISTINCT["pld"]:
+    if len(counts) <= _MOST_DISTINCT["pld"] or len({m.rate for m in counts}) <= _FEW_RATES:
         return pld.epsilon(counts, delta)[0]
     groups = _MOST_DISTINCT["pld"]
     value, interval = pld.epsilon(_grouped(counts, groups), delta)
@@ -136,7 +138,7 @@ def _pld_epsilon(counts: Mapping[Mechanism, int], delta: float) -> float:
 
 
 def _within_range(counts: Mapping[Mechanism, int], delta: float) -> bool:
-    return delta >= pld.SMALLEST_DELTA and all(m.sigma >= pld.SMALLEST_MULTIPLIER for m in counts)
+    return delta >= pld.SMALLEST_DELTA and all(m.sigma >= SMALLEST_MULTIPLIER for m in counts)
 
 
 def _rdp_total(counts: Mapping[DpEvent, int], relation: str) -> Vector:
@@ -145,11 +147,25 @@ def _rdp_total(counts: Mapping[DpEvent, int], relation: str) -> Vector:
         return rdp.total(counts, relation)
     plain = {event: n for event, n in counts.items() if events.gaussian_only(event)}
     total = rdp.total({e: n for e, n in counts.items() if e not in plain}, relation)
-    grouped = _grouped(_mechanisms(plain, relation), _MOST_DISTINCT["rdp"])
-    divergence = rdp.fixed_size_gaussian if relation == REPLACE else rdp.sampled_gaussian
-    for m, n in sorted(grouped.items()):
+    return total + _divergence(_grouped(_mechanisms(plain, relation), _MOST_DISTINCT["rdp"]))
+
+
+def _divergence(counts: Mapping[Mechanism, int]) -> Vector:
+    total = np.zeros_like(ORDERS)
+    for m, n in sorted(counts.items()):
+        divergence = rdp.fixed_size_gaussian if m.replacing else rdp.sampled_gaussian
         total += n * divergence(m.rate, m.sigma)
     return total
+
+
+def _renyi_epsilon(counts: Mapping[Mechanism, int], delta: float) -> float:
+    """Return the bound by divergences, of many multipliers rounded down to those of a lattice."""
+    lattice: Counter[Mechanism] = Counter()
+    for part in parts_of(counts):
+        lattice[part.near] += part.steps
+    most = _MOST_DISTINCT["rdp"]
+    few = lattice if len(lattice) <= most else _grouped(lattice, most)
+    return rdp.to_epsilon(_divergence(few), delta)
 
 
 def _place(item: tuple[DpEvent, int]) -> tuple[float, float, str, int]:
@@ -210,9 +226,10 @@ def _epsilon(items: frozenset[tuple[DpEvent, int]], delta: float, accountant: st
     if not _within_range(mechanisms, delta):
         return _epsilon(items, delta, _ALL_ORDERS)
     value = _pld_epsilon(mechanisms, delta)
+    rounding = pld.rounding(sum(mechanisms.values()))
     # The RDP of fixed-size sampling is slow and much looser, unless rounding outgrows delta.
-    if relation != REPLACE or pld.rounding(mechanisms) > 0.01 * delta or value == math.inf:
-        value = min(value, _epsilon(items, delta, _ALL_ORDERS))
+    if relation != REPLACE or rounding > 0.01 * delta or value == math.inf:
+        value = min(value, _renyi_epsilon(mechanisms, delta))
     return value
 
 

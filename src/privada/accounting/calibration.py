@@ -110,8 +110,9 @@ def epsilon(
     papers).
 
     Guarantee: an upper bound, for adding or removing one record with Poisson sampling, for
-    replacing one with "fixed-size". Many different multipliers are grouped and rounded down, never
-    up.
+    replacing one with "fixed-size". Many different multipliers are mixed from fewer, or grouped and
+    rounded down, and never cost less for it: up to a quarter of a per cent more at up to four
+    different rates, about half a per cent at more.
 
     Edge cases: `steps` may be left out when a sequence is given. A rate of 1 is full batch.
 
