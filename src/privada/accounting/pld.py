@@ -87,7 +87,7 @@ Result = TypeVar("Result", bound=_Large)
 class _Kept(Generic[Result]):
     """The results of a function that were used last, within a bound on memory."""
 
-    def __init__(self, make: Callable[..., Result], most_bytes: int = 1 << 28) -> None:
+    def __init__(self, make: Callable[..., Result], most_bytes: int = 1 << 26) -> None:
         self._make, self._most, self._bytes = make, most_bytes, 0
         self._kept: OrderedDict[tuple[Hashable, ...], Result] = OrderedDict()
 
