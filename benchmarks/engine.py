@@ -98,19 +98,25 @@ def _peak_elsewhere(case: Case, name: str) -> float | None:
 
 
 def _times_elsewhere(
-    case: Case, names: tuple[str, ...]
-) -> tuple[dict[str, list[float]], dict[str, str]]:
-    """Return the seconds of each contender in several processes, and what failed."""
-    found: dict[str, list[float]] = {}
-    failures: dict[str, str] = {}
-    for _ in range(PROCESSES):
-        command = [sys.executable, "-m", "benchmarks.engine", "times", case.name, *names]
-        result = subprocess.run(command, capture_output=True, text=True, check=True)
-        seconds, failures = json.loads(result.stdout.splitlines()[-1])
-        for name, value in seconds.items():
-            found.setdefault(name, []).append(value)
-        # JAX takes seconds for a step where others take milliseconds: once will do
-        names = tuple(name for name in names if name != "jax-privacy")
+    cases: dict[str, tuple[str, ...]],
+) -> tuple[dict[str, dict[str, list[float]]], dict[str, dict[str, str]]]:
+    """Return the seconds of each contender in several processes, and what failed, by model.
+
+    The processes of one model are far apart: a shared machine can be slower for minutes.
+    """
+    found: dict[str, dict[str, list[float]]] = {case: {} for case in cases}
+    failures: dict[str, dict[str, str]] = {case: {} for case in cases}
+    for number in range(PROCESSES):
+        for case, names in cases.items():
+            # JAX takes seconds for a step where others take milliseconds: once will do
+            wanted = [name for name in names if number == 0 or name != "jax-privacy"]
+            command = [sys.executable, "-m", "benchmarks.engine", "times", case, *wanted]
+            result = subprocess.run(command, capture_output=True, text=True, check=True)
+            seconds, failed = json.loads(result.stdout.splitlines()[-1])
+            failures[case] |= failed
+            for name, value in seconds.items():
+                found[case].setdefault(name, []).append(value)
+            print(f"{case}, process {number + 1} of {PROCESSES}", seconds, flush=True)
     return found, failures
 
 
@@ -121,23 +127,30 @@ def _over_the_limit(seconds: dict[str, list[float]], name: str) -> list[float]:
     )
 
 
+def _memory_elsewhere(case: Case) -> tuple[dict[str, float | None], dict[str, str]]:
+    """Return the peak memory of each contender, None where it fails, and which are too slow."""
+    memory, slow = {}, {}
+    for name in CONTENDERS:
+        try:
+            memory[name] = _peak_elsewhere(case, name)
+        except subprocess.TimeoutExpired:
+            slow[name] = f"did not take four steps in {SECONDS_FOR_MEMORY} s"
+    print(case.name, memory, slow, flush=True)
+    return memory, slow
+
+
 def compare(cases: list[Case]) -> list[dict[str, object]]:
     """Return times and memory of every contender on some models."""
+    held = {case.name: _memory_elsewhere(case) for case in cases}
+    times, failures = _times_elsewhere({name: tuple(memory) for name, (memory, _) in held.items()})
     rows = []
     for case in cases:
-        memory, slow = {}, {}
-        for name in CONTENDERS:
-            try:
-                memory[name] = _peak_elsewhere(case, name)
-            except subprocess.TimeoutExpired:
-                slow[name] = f"did not take four steps in {SECONDS_FOR_MEMORY} s"
-        seconds, failures = _times_elsewhere(case, tuple(memory))
+        seconds, (memory, slow) = times[case.name], held[case.name]
         ratios = {name: _over_the_limit(seconds, name) for name in seconds}
-        parameters = sum(p.numel() for p in case.model().parameters())
         rows.append(
             {
                 "model": case.name,
-                "parameters": parameters,
+                "parameters": sum(p.numel() for p in case.model().parameters()),
                 "recorded megabytes": round(recorded(case), 1),
                 "milliseconds": {
                     name: round(1e3 * statistics.median(values), 3)
@@ -146,10 +159,9 @@ def compare(cases: list[Case]) -> list[dict[str, object]]:
                 "over the limit": {name: statistics.median(r) for name, r in ratios.items()},
                 "least and most": {name: [r[0], r[-1]] for name, r in ratios.items()},
                 "megabytes": {n: round(m, 1) for n, m in memory.items() if m is not None},
-                "failed": failures | slow,
+                "failed": failures[case.name] | slow,
             }
         )
-        print(rows[-1], flush=True)
     return rows
 
 
@@ -186,9 +198,9 @@ def page(rows: list[dict], panels: dict, machine: dict[str, object]) -> str:
         "",
         "Written by `make bench`. One step is forward, backward, clipping, noise and update on a "
         "given batch. Contenders take turns within one process; figures are medians over steps, "
-        f"and of these over {PROCESSES} processes, since one can be slower than another for as "
-        "long as it lives; ratios are taken within a process. A row may have been measured again "
-        "by itself (`python -m benchmarks engine transformer`). The limit is a "
+        f"and of these over {PROCESSES} processes, minutes apart, since one can be slower than "
+        "another for as long as it lives; ratios are taken within a process. A row may have been "
+        "measured again by itself (`python -m benchmarks engine transformer`). The limit is a "
         "plain step and one draw of torch's normals over all parameters. Memory is the most "
         "that a process with nothing else in it holds during steps, beyond what importing took and "
         f"without the pages of libraries' code, and of this the median over {PROCESSES} processes. "
