@@ -16,13 +16,6 @@ from privada.geometry import Whitening
 from tests.clipping.test_norms import MODELS, make, product, unit
 
 
-@pytest.fixture(autouse=True)
-def _seeded():
-    with torch.random.fork_rng():
-        torch.manual_seed(0)
-        yield
-
-
 def shape_of(kind, size, exponent):
     """Return scales of an order of magnitude, alike or not, and a shift that goes with them."""
     spread = torch.zeros(size) if kind == "constant" else 2 * torch.rand(size) - 1
