@@ -68,7 +68,7 @@ def test_any_calibrated_noise_costs_the_budget_and_no_more(target, rate, count, 
 def test_calibrated_noise_stays_affordable_in_another_process():
     sigma = noise_multiplier(epsilon=1.0, delta=1e-5, sampling_rate=0.01, steps=1000)
     for asked_before in ([], [1, 600], [1, 10, 100, 999]):
-        pld._settled.clear()
+        pld._settled.cache_clear()
         for count in asked_before:
             pld.epsilon({(0.01, sigma): count}, 1e-5)
         assert pld.epsilon({(0.01, sigma): 1000}, 1e-5)[0] <= 1.0

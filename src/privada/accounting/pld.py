@@ -85,9 +85,12 @@ Result = TypeVar("Result", bound=_Large)
 
 
 class _Kept(Generic[Result]):
-    """The results of a function that were used last, within a bound on memory."""
+    """The results of a function that were used last, within a bound on memory.
 
-    def __init__(self, make: Callable[..., Result], most_bytes: int = 1 << 26) -> None:
+    Threads may get in each other's way, at the price of a result that is made twice.
+    """
+
+    def __init__(self, make: Callable[..., Result], most_bytes: int = 1 << 27) -> None:
         self._make, self._most, self._bytes = make, most_bytes, 0
         self._kept: OrderedDict[tuple[Hashable, ...], Result] = OrderedDict()
 
@@ -97,8 +100,11 @@ class _Kept(Generic[Result]):
             found = self._make(*key)
             self._bytes += found.nbytes
         self._kept[key] = found
-        while self._bytes > self._most and self._kept:
-            self._bytes -= self._kept.popitem(last=False)[1].nbytes
+        while self._bytes > self._most:
+            try:
+                self._bytes -= self._kept.popitem(last=False)[1].nbytes
+            except KeyError:  # none is left, and what two threads made was counted twice
+                self._bytes = 0
         return found
 
     def cache_clear(self) -> None:
@@ -435,10 +441,6 @@ def _at_interval(parts: tuple[Part, ...], delta: float, interval: float) -> floa
     return max(_solve(*_composed(parts, interval, d), delta) for d in directions)
 
 
-# For a mechanism with a count that is a power of two, and a delta, an interval fine enough.
-_settled: OrderedDict[tuple[tuple[Part, ...], float], float] = OrderedDict()
-
-
 def _points(parts: tuple[Part, ...], interval: float) -> int:
     low, high = _window(parts, interval, 0)
     ends = (_ends(part.near, interval, 0) for part in parts)
@@ -470,19 +472,11 @@ def _guess(parts: tuple[Part, ...]) -> float:
     return min(max(guess, widest / (1 << 18)), widest / 64)
 
 
-def _interval(part: Part, delta: float) -> float:
-    """Return an interval for this count, the one that serves the next power of two.
-
-    It is a function of its arguments alone, whether it is remembered or not.
-    """
-    rounded = (Part(part.near, part.far, ((1.0, 1 << (part.steps - 1).bit_length()),)),)
-    key = rounded, delta
-    if key not in _settled:
-        _settled[key] = _refined(rounded, delta, _guess(rounded))[1]
-        while len(_settled) > 256:
-            _settled.popitem(last=False)
-    _settled.move_to_end(key)
-    return _settled[key]
+@lru_cache(maxsize=256)
+def _settled(mechanism: Mechanism, count: int, delta: float) -> float:
+    """Return an interval that is fine enough."""
+    parts = (Part(mechanism, mechanism, ((1.0, count),)),)
+    return _refined(parts, delta, _guess(parts))[1]
 
 
 def epsilon(
@@ -516,7 +510,8 @@ def epsilon(
         return math.inf, 0.0
     if interval is not None:
         return _at_interval(parts, delta, interval), interval
-    if len(parts) == 1:
-        return _refined(parts, delta, 4 * _interval(parts[0], delta))
+    if len(parts) == 1:  # one interval serves all counts up to the next power of two
+        count = 1 << (parts[0].steps - 1).bit_length()
+        return _refined(parts, delta, 4 * _settled(parts[0].near, count, delta))
     # one of few intervals, so that similar questions share what is known of mechanisms on it
     return _refined(parts, delta, 4.0 ** math.ceil(math.log(_guess(parts), 4)))
