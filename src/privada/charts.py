@@ -73,14 +73,18 @@ def _picture(figure: "go.Figure", target: Path) -> bytes:
         source.write_text(figure.to_json(), encoding="utf-8")
         asked = [str(source), str(made), str(_SECONDS)]
         for _ in range(2):
-            done = subprocess.run(
-                [sys.executable, "-m", "privada.picture", *asked],
-                env={**os.environ, "TMPDIR": folder},
-                stdin=subprocess.DEVNULL,
-                capture_output=True,
-                text=True,
-                errors="replace",
-            )
+            try:
+                done = subprocess.run(
+                    [sys.executable, "-m", "privada.picture", *asked],
+                    env={**os.environ, "TMPDIR": folder},
+                    stdin=subprocess.DEVNULL,
+                    capture_output=True,
+                    text=True,
+                    errors="replace",
+                    timeout=2 * _SECONDS,
+                )
+            except subprocess.TimeoutExpired as error:
+                raise _no_picture(target, "the drawing does not end.") from error
             if done.returncode == 0:
                 return made.read_bytes()
             if done.returncode != picture.SILENT:
