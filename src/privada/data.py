@@ -13,6 +13,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
 from privada.clipping import Batch
 from privada.clipping.batch import csr
+from privada.clipping.dummies import dummy_batch
 from privada.core.errors import DataError
 
 Indices = NDArray[np.int64]
@@ -230,11 +231,10 @@ def load(data: Any, dtype: torch.dtype, device: torch.device) -> Records:
     return records
 
 
-def made_up(records: Records, size: int = 3) -> Batch:
+def made_up(records: Records, size: int = 3, seed: int = 0) -> Batch:
     """Return examples of the records' shapes and types that contain nothing of theirs.
 
-    Shapes and types are taken from the first record and are public. Whole numbers become 0 and 1, a
-    single one beside other inputs 1, floats a fixed pattern.
+    Shapes and types are taken from the first record and are public. Another seed gives others.
     """
     try:
         first = records.fetch(np.zeros(1, dtype=np.int64))
@@ -244,28 +244,7 @@ def made_up(records: Records, size: int = 3) -> Batch:
             f"first item cannot be read so ({type(error).__name__}). Return tensors, arrays or "
             "numbers from __getitem__."
         ) from error
-
-    several = isinstance(first.inputs, (tuple, list, dict)) and len(first.inputs) > 1
-
-    def pattern(values: Tensor) -> Tensor:
-        shape = (size, *values.shape[1:])
-        if values.layout == torch.sparse_csr:
-            few = torch.arange(min(values.shape[1], 8), device=values.device)
-            filled = (few * 0.7548776662).frac().repeat(size).to(values.dtype)
-            starts = torch.arange(size + 1, device=values.device) * len(few)
-            return csr(starts, few.repeat(size), filled, (size, values.shape[1]))
-        count = int(np.prod(shape))
-        steps = torch.arange(count, device=values.device)
-        if values.is_floating_point():
-            return ((steps * 0.7548776662).frac() - 0.5).to(values.dtype).view(shape)
-        if several and values.ndim == 1:  # a whole number beside other inputs may be a length
-            return torch.ones_like(steps).to(values.dtype)
-        return ((steps * 0.7548776662).frac() * 2).to(values.dtype).view(shape)
-
-    def zeros(values: Tensor) -> Tensor:
-        return torch.zeros((size, *values.shape[1:]), dtype=values.dtype, device=values.device)
-
-    return Batch(tree_map(pattern, first.inputs), tree_map(zeros, first.targets))
+    return dummy_batch(first, size, seed)
 
 
 def check_ranges(records: Records, model: nn.Module, loss: Any, outputs: Tensor) -> None:

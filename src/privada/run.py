@@ -17,12 +17,12 @@ from privada import data as private_data
 from privada.accounting import Budget, Ledger, Statement, epsilon_of, events
 from privada.accounting.calibration import least_noise
 from privada.accounting.events import Tally
-from privada.clipping import Clipping, Engine, make_engine, refuse_mixing_layers
+from privada.clipping import Batch, Clipping, Engine, make_engine, refuse_mixing_layers
 from privada.clipping.batch import call
 from privada.clipping.clips import THRESHOLD, checked
 from privada.clipping.engine import not_compiled
-from privada.clipping.layers import refuse_mixing_models
 from privada.clipping.losses import Loss
+from privada.clipping.probes import refuse_mixing_models
 from privada.core.errors import ArgumentError, BudgetExceeded, LedgerError, ModelError
 from privada.core.randomness import make_bits
 from privada.core.tensors import Parameters
@@ -230,10 +230,12 @@ class Run:
         model = not_compiled(model)
         training = model.training
         model.train()
+        example = private_data.made_up(self.records).dense()
         try:
+            fault = self._try_company(model, loss, example)
             self._engine = self._make_engine(model, loss)
-            example = private_data.made_up(self.records).dense()
-            refuse_mixing_models(model, example)
+            if fault is not None:
+                raise fault
             with torch.no_grad(), torch.random.fork_rng(devices=[]):
                 outputs = call(model, example.inputs)
         finally:
@@ -243,19 +245,34 @@ class Run:
         else:
             raise ModelError(f"Expected the model to return a tensor, got {type(outputs)}.")
 
+    @staticmethod
+    def _try_company(model: nn.Module, loss: Loss, example: Batch) -> Exception | None:
+        """Raise if examples touch each other; return what a model raises that does not run.
+
+        The engine, which is tried afterwards, says that in better words.
+        """
+        try:
+            refuse_mixing_models(model, example, loss)
+        except ModelError:
+            raise
+        except Exception as error:
+            return error
+        return None
+
     def _make_engine(self, model: nn.Module, loss: Loss) -> Engine:
         """Return the engine; rows of a sparse matrix stay sparse where the model allows it."""
         how, example = self.settings.engine, private_data.made_up(self.records)
+        expected = self.settings.batch_size
         if example.sparse:
             if how in ("auto", "one-pass"):
                 with contextlib.suppress(ArgumentError):
                     return make_engine(
-                        "one-pass", model, loss, self.parameters, example, self.clipping
+                        "one-pass", model, loss, self.parameters, example, self.clipping, expected
                     )
             assert isinstance(self.records, private_data.ColumnRecords)
             self.records.make_dense()
             example = private_data.made_up(self.records)
-        return make_engine(how, model, loss, self.parameters, example, self.clipping)
+        return make_engine(how, model, loss, self.parameters, example, self.clipping, expected)
 
     def _open_ledger(self) -> Ledger:
         given = self.settings.ledger

@@ -67,6 +67,9 @@ class Contribution(Protocol):
         None is for no further than in proportion to the gradient, as where nothing cancels.
         """
 
+    def factors(self) -> list[Tensor]:
+        """Return what the gradients are made of, first dimension the example."""
+
     def materialise(self, start: int, stop: int) -> Tensor:
         """Return the gradients of some examples, in the shape of the piece."""
 
@@ -129,6 +132,10 @@ class Whole:
 
     def rounding(self, weights: Weights | None) -> None:
         """Return none: the sum is of the gradients that norms are taken from."""
+
+    def factors(self) -> list[Tensor]:
+        """Return what the gradients are made of."""
+        return [self._gradients]
 
     def materialise(self, start: int, stop: int) -> Tensor:
         """Return the gradients of some examples."""
@@ -317,6 +324,10 @@ class Outer:
             return None
         return _rounding(self.inputs, self.outputs, weights_of(weights, self.piece))
 
+    def factors(self) -> list[Tensor]:
+        """Return what the gradients are made of."""
+        return [self.inputs, self.outputs]
+
     def materialise(self, start: int, stop: int) -> Tensor:
         """Return the gradients of some examples."""
         return torch.bmm(self.outputs[start:stop].mT, self.inputs[start:stop])
@@ -403,6 +414,10 @@ class Rows:
     def rounding(self, weights: Weights | None) -> None:
         """Return none: the sum is of the gradients that norms are taken from."""
 
+    def factors(self) -> list[Tensor]:
+        """Return what the gradients are made of."""
+        return [self.tokens, self.outputs]
+
     def materialise(self, start: int, stop: int) -> Tensor:
         """Return the gradients of some examples."""
         here = (self._example >= start) & (self._example < stop)
@@ -474,6 +489,10 @@ class Sum:
             norms, own = part.squared_norms(weights).sqrt(), part.rounding(weights)
             total = total.to(norms.device) + 4 * eps * norms + (0.0 if own is None else own)
         return total
+
+    def factors(self) -> list[Tensor]:
+        """Return what the gradients are made of."""
+        return [each for part in self.parts for each in part.factors()]
 
     def materialise(self, start: int, stop: int) -> Tensor:
         """Return the gradients of some examples."""

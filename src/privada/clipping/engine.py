@@ -38,6 +38,10 @@ class Engine(Protocol):
     def rows(self, batch: Batch) -> Iterator[torch.Tensor]:
         """Yield the gradients of the examples as rows, some at a time. They are private."""
 
+    @property
+    def invariant(self) -> bool:
+        """Whether an example's gradient was seen not to depend on its company, bit for bit."""
+
 
 def make_engine(
     how: str,
@@ -46,12 +50,13 @@ def make_engine(
     parameters: Parameters,
     example: Batch,
     clipping: Clipping = THRESHOLD,
+    expected: float | None = None,
 ) -> Engine:
     """Return the engine for a model, tried on a made-up batch before any record is read.
 
     "auto" takes one pass, and per-example gradients for a model that its rules cannot follow: by
     vmap, or else one example at a time. A compiled model is run as it was before compilation. Each
-    engine can clip in each way.
+    engine can clip in each way. `expected` is about how many records a batch will have.
 
     Guarantee: what the engine returns has the sensitivity that it says, for models that treat
     examples one by one; on made-up examples it was held to a loop over them.
@@ -81,6 +86,7 @@ def make_engine(
         try:
             with torch.random.fork_rng(devices=[]):
                 engine = _tried(kind, model, loss, parameters, example, clipping)
+                engine.pad(example, expected)
         except ModelError:
             raise
         except Exception as error:  # whatever a user's model raises
@@ -130,7 +136,7 @@ def _tried(
     parameters: Parameters,
     example: Batch,
     clipping: Clipping,
-) -> Engine:
+) -> OnePassEngine | PerExampleEngine:
     if kind == "one-pass":
         with _moved(parameters):
             engine = OnePassEngine(model, loss, parameters, example)

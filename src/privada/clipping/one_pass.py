@@ -18,6 +18,7 @@ from contextlib import AbstractContextManager, nullcontext
 
 import torch
 from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves, tree_map
 
 from privada.clipping.batch import Batch, call
 from privada.clipping.clips import THRESHOLD, ByNorm, Clipping, factors_in
@@ -28,10 +29,13 @@ from privada.clipping.contributions import (
     combine,
     extremes,
 )
+from privada.clipping.dependence import Dependence
+from privada.clipping.labels import NOBODY
 from privada.clipping.layouts import FIRST, Layout, candidates
 from privada.clipping.losses import Loss, example_losses
 from privada.clipping.memory import Memory
 from privada.clipping.norms import not_negative, spans
+from privada.clipping.padding import Padding, find_padding
 from privada.clipping.pieces import Piece, Weights, apart
 from privada.clipping.recording import (
     HALF,
@@ -52,6 +56,8 @@ from privada.geometry import Whitening
 # What a chunk's records may take; batches beyond it run in parts, with the same result.
 _RECORD_BYTES = 1 << 30
 _MOST_ROUNDS = 16
+# Code that takes another path for many examples is looked at with so many.
+_MANY_EXAMPLES = 33
 
 
 class OnePassEngine:
@@ -97,6 +103,19 @@ class OnePassEngine:
             if name in self.whole_modules or isinstance(module, nn.RNNBase)
         ]
         self._chunk = max(1, record_bytes // max(1, width))
+        self._padding: Padding | None = None
+        for size in {example.size, min(_MANY_EXAMPLES, self._chunk)}:
+            self._keep_apart(_enlarged(example, size))
+
+    def pad(self, example: Batch, expected: float | None = None) -> None:
+        """Fill up batches from now on, so that a record's company does not change its bits."""
+        self._padding = find_padding(example, self._factors, self._chunk, expected)
+        self._chunk = self._padding.most
+
+    @property
+    def invariant(self) -> bool:
+        """Whether an example's gradient was seen not to depend on its company, bit for bit."""
+        return self._padding is not None and self._padding.invariant
 
     @property
     def uses_parameters(self) -> bool:
@@ -124,6 +143,15 @@ class OnePassEngine:
             return example_losses(self._loss, outputs, batch.targets)
 
     def _contributions(self, batch: Batch, memory: Memory) -> list[Contribution]:
+        """Return the contributions of the examples, those that fill up the batch at the end."""
+        whole = batch if self._padding is None else self._padding.fill(batch)
+        found = self._uncompacted(whole, batch.size)
+        memory.renew()
+        with torch.no_grad(), self._no_autocast():
+            return _compacted(found, memory)
+
+    def _uncompacted(self, batch: Batch, count: int) -> list[Contribution]:
+        """Return the contributions of a batch, of which the first `count` examples have a loss."""
         recorder = self._recorder(batch.size, self._layouts)
         losses = self._forward(recorder, batch)
         if recorder.unknown:
@@ -131,11 +159,22 @@ class OnePassEngine:
         gradients: list[Tensor | None] = [None] * len(recorder.copies)
         with self._no_autocast():
             if losses.requires_grad:
-                gradients = recorder.backward(losses.sum())
+                with torch.enable_grad():
+                    total = losses[:count].sum()
+                gradients = recorder.backward(total)
             with torch.no_grad():
-                found = self._by_parameter(recorder, gradients, batch.size)
-                memory.renew()
-                return _compacted(found, memory)
+                return self._by_parameter(recorder, gradients, batch.size)
+
+    def _factors(self, batch: Batch) -> list[Tensor]:
+        """Return what the gradients of a batch are made of, without dropout and the like."""
+        training = [module for module in self.model.modules() if module.training]
+        try:
+            self.model.eval()
+            found = self._uncompacted(batch, batch.size)
+        finally:
+            for module in training:
+                module.training = True
+        return [factor for each in found for factor in each.factors()]
 
     def _no_autocast(self) -> AbstractContextManager[object]:
         kind = self._parameters.device.type
@@ -196,14 +235,16 @@ class OnePassEngine:
                     others, self._reference.rows(chunk.dense()), whitening, clip
                 )
                 continue
-            norms, plain = self._norms_and_plain(contributions, chunk.size, whitening)
+            size = chunk.size if self._padding is None else self._padding.size(chunk.size)
+            norms, plain = self._norms_and_plain(contributions, size, whitening)
             if plain is not None:
-                places = torch.nonzero(~plain)[:, 0].tolist()
+                places = torch.nonzero(~plain[: chunk.size])[:, 0].tolist()
                 rows = (self._materialised(contributions, i, i + 1).double() for i in places)
                 others = self._with_rows(others, rows, whitening, clip)
                 for each in contributions:
                     each.drop(plain)
             kept = factors_in(bound, norms, clip, self._parameters.dtype)
+            kept[chunk.size :] = 0.0
             total = self._added(total, contributions, kept)
             if whitening.shift is not None:
                 weight += float(kept.sum(dtype=torch.float64))
@@ -389,6 +430,35 @@ class OnePassEngine:
                         otherwise[use.key] = way
         raise NotFollowed("its layers do not keep their examples apart")
 
+    def _keep_apart(self, batch: Batch) -> None:
+        """Raise unless each example's gradient follows from this example and the parameters alone.
+
+        Two batches are followed, one after the other: the second must have nothing of the first
+        either, which a model could keep.
+        """
+        with (seen := Dependence()):
+            for first in (1, 1 + batch.size):
+                inputs, targets = tree_map(torch.clone, (batch.inputs, batch.targets))
+                for values in tree_leaves((inputs, targets)):
+                    seen.own(values, first)
+                for each in self._uncompacted(Batch(inputs, targets), batch.size):
+                    self._refuse_company(seen, each, batch.size, first)
+
+    def _refuse_company(
+        self, seen: Dependence, each: Contribution, examples: int, first: int
+    ) -> None:
+        own = torch.arange(first, first + examples, dtype=torch.uint8)
+        for factor in each.factors():
+            labels = seen.labels(factor)
+            if labels is None:
+                continue
+            foreign = (labels != NOBODY) & (labels != own.view(-1, *[1] * (labels.ndim - 1)))
+            if bool(foreign.any()):
+                raise NotFollowed(
+                    f"what an example does to {self._owner(each.piece)!r} depends on its "
+                    "neighbours in the batch, or on a batch before it"
+                )
+
     def _run_whole(self, recorder: Recorder, stack: tuple[str, ...], words: str) -> None:
         """Let the innermost module that takes a batch run example by example."""
         around = [name for name in stack if name in recorder.batched_modules and name]
@@ -473,6 +543,11 @@ def _narrow(left: dict[Key, list[Layout]], use: Use, touched: Tensor, index: int
         if not bool(owners.any()):
             kept.append(layout)
     left[use.key] = kept
+
+
+def _enlarged(example: Batch, size: int) -> Batch:
+    """Return more made-up examples of the same kind, in the same order."""
+    return example.dense().at(torch.arange(size) * example.size // size)
 
 
 def _ways_to_spread(use: Use) -> list[Layout]:

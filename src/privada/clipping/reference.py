@@ -14,6 +14,7 @@ from torch.utils._pytree import tree_map
 from privada.clipping.batch import Batch, call
 from privada.clipping.clips import THRESHOLD, Clipping
 from privada.clipping.losses import Loss, one_example
+from privada.clipping.padding import Padding, find_padding
 from privada.core.tensors import Parameters
 from privada.core.validation import positive
 from privada.core.values import ClippedSum
@@ -47,6 +48,29 @@ class PerExampleEngine:
         self._gradients = self._by_vmap if how == "vmap" else self._by_loop
         width = torch.finfo(parameters.dtype).bits // 8
         self._chunk = max(1, chunk_bytes // (4 * width * parameters.size))
+        self._padding: Padding | None = None
+        self._alone = how == "loop"
+
+    def pad(self, example: Batch, expected: float | None = None) -> None:
+        """Fill up batches from now on, so that a record's company does not change its bits."""
+        if not self._alone:
+            self._padding = find_padding(example, self._factors, self._chunk, expected)
+            self._chunk = self._padding.most
+
+    @property
+    def invariant(self) -> bool:
+        """Whether an example's gradient was seen not to depend on its company, bit for bit."""
+        return self._alone or (self._padding is not None and self._padding.invariant)
+
+    def _factors(self, batch: Batch) -> list[Tensor]:
+        """Return the gradients of a batch, without dropout and the like."""
+        training = [module for module in self._model.modules() if module.training]
+        try:
+            self._model.eval()
+            return [self._gradients(batch).detach()]
+        finally:
+            for module in training:
+                module.training = True
 
     def _example_loss(
         self,
@@ -95,7 +119,8 @@ class PerExampleEngine:
     def rows(self, batch: Batch) -> Iterator[Tensor]:
         """Yield the gradients of the examples as rows, a chunk at a time."""
         for chunk in batch.chunks(self._chunk):
-            yield self._gradients(chunk).detach()
+            whole = chunk if self._padding is None else self._padding.fill(chunk)
+            yield self._gradients(whole).detach()[: chunk.size]
 
     def clipped_sum(self, batch: Batch | None, whitening: Whitening, clip: float) -> ClippedSum:
         """Return the sum of the whitened, clipped per-example gradients; zero for None."""

@@ -119,6 +119,10 @@ class Patches:
             b.permute(0, 2, 3, 1, 4).flatten(3),
         )
 
+    def factors(self) -> list[Tensor]:
+        """Return what the gradients are made of."""
+        return [self._inputs, self._outputs]
+
     def materialise(self, start: int, stop: int) -> Tensor:
         """Return the gradients of some examples."""
         a, b = self._unfolded(start, stop)

@@ -80,6 +80,10 @@ class SparseOuter:
         found[self._examples[values]] = True
         return either([outputs, found])
 
+    def factors(self) -> list[Tensor]:
+        """Return what the gradients are made of."""
+        return [self._outputs]
+
     def materialise(self, start: int, stop: int) -> Tensor:
         """Return the gradients of some examples."""
         here = (self._examples >= start) & (self._examples < stop)

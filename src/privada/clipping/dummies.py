@@ -1,0 +1,81 @@
+"""Dummy examples: of the shapes and types of the records, with nothing of theirs.
+
+What is checked on dummy examples must show there. So each has a scale and an offset of its own:
+examples that are all drawn from one distribution have equal statistics, and a model that mixes such
+statistics looks like one that does not. Poisoned examples go further, for what ordinary numbers do
+not bring to light: maxima that only large values exceed, branches that only small ones take.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._pytree import tree_map
+
+from privada.clipping.batch import Batch, csr
+
+# Values of one example that no ordinary one has; None stands for other whole numbers alone.
+POISONS: tuple[float | None, ...] = (float("nan"), 1e30, -1e30, 40.0, 0.0, -999.0, None)
+_SPARSE_ENTRIES = 8
+
+
+def dummy_batch(first: Batch, size: int = 3, seed: int = 0) -> Batch:
+    """Return `size` dummy examples of the shapes and types of a batch of one.
+
+    Floats are normal, with a scale and an offset for each example; whole numbers are 0 or 1, and a
+    single one beside other inputs, which may be a length, is 1; targets are 0.
+
+    Example:
+        >>> import torch
+        >>> from privada.clipping.batch import Batch
+        >>> from privada.clipping.dummies import dummy_batch
+        >>> dummy_batch(Batch(torch.ones(1, 5), torch.ones(1)), size=2).inputs.shape
+        torch.Size([2, 5])
+    """
+    generator = torch.Generator().manual_seed(seed)
+    several = isinstance(first.inputs, (tuple, list, dict)) and len(first.inputs) > 1
+
+    def made(values: Tensor) -> Tensor:
+        if values.layout == torch.sparse_csr:
+            return _sparse(values, size, generator)
+        shape = (size, *values.shape[1:])
+        if values.is_floating_point():
+            return _normal(shape, generator).to(values.device, values.dtype)
+        if several and values.ndim == 1:
+            return torch.ones(shape, dtype=values.dtype, device=values.device)
+        if values.is_complex():
+            return torch.complex(_normal(shape, generator), _normal(shape, generator)).to(values)
+        return torch.randint(2, shape, generator=generator).to(values.device, values.dtype)
+
+    def zeros(values: Tensor) -> Tensor:
+        return torch.zeros((size, *values.shape[1:]), dtype=values.dtype, device=values.device)
+
+    return Batch(tree_map(made, first.inputs), tree_map(zeros, first.targets))
+
+
+def _normal(shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
+    """Return rows of normal numbers, each row with a scale and an offset of its own."""
+    own = torch.rand((2, shape[0], *[1] * (len(shape) - 1)), generator=generator)
+    return torch.randn(shape, generator=generator) * (0.5 + own[0]) + (own[1] - 0.5)
+
+
+def _sparse(values: Tensor, size: int, generator: torch.Generator) -> Tensor:
+    columns = torch.arange(min(values.shape[1], _SPARSE_ENTRIES), device=values.device)
+    filled = _normal((size, len(columns)), generator).reshape(-1).to(values.device, values.dtype)
+    starts = torch.arange(size + 1, device=values.device) * len(columns)
+    return csr(starts, columns.repeat(size), filled, (size, values.shape[1]))
+
+
+def poisoned(batch: Batch, place: int, poison: float | None) -> Batch:
+    """Return a batch with another example in one place: one value, or other whole numbers."""
+
+    def change(values: Any) -> Any:
+        values = values.clone()
+        if values.is_floating_point() or values.is_complex():
+            if poison is not None:
+                values[place] = poison
+        elif values.ndim > 1 and bool(((values == 0) | (values == 1)).all()):
+            values[place] = 1 - values[place]
+        return values
+
+    return Batch(tree_map(change, batch.inputs), batch.targets)

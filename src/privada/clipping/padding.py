@@ -1,0 +1,153 @@
+"""Batches are filled up with dummy examples, so that a record's company does not change its bits.
+
+Products of matrices may round differently for another number of rows, or for a row in another
+place, and a model that makes much of its last bits, such as attention over large inputs, turns that
+into whole clip norms: one record more would move the gradients of all others. On the processors we
+have seen, a row's bits are the same wherever it stands and whatever stands beside it once the
+number of rows is a multiple of eight. So batches are filled up to a multiple, which is found out
+for each model, on dummy examples, at the sizes that it will have.
+
+There is at least one dummy example in each batch: code that looks whether anything is masked, as
+that of `transformers` does, then always finds the same.
+"""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._pytree import tree_map
+
+from privada.clipping.batch import Batch, csr
+from privada.clipping.dummies import dummy_batch
+
+# What is tried, the cheapest first.
+MULTIPLES = (8, 16, 32, 64)
+# A size to try where none is known.
+_EXPECTED = 64
+# Examples of several magnitudes: what rounds alike when all is small may not when some is large.
+_MAGNITUDES = (1.0, 30.0, 1000.0)
+
+
+@dataclass(frozen=True)
+class Padding:
+    """How batches are filled up: to a `multiple`, with copies of one dummy example.
+
+    `most` is the largest number of records in a batch. `invariant` says whether a record's bits
+    were seen not to depend on its company.
+    """
+
+    dummy: Batch
+    multiple: int
+    most: int
+    invariant: bool
+
+    def size(self, count: int) -> int:
+        """Return how many examples a batch of `count` records is filled up to."""
+        return count if self.multiple == 1 else (count // self.multiple + 1) * self.multiple
+
+    def fill(self, batch: Batch) -> Batch:
+        """Return the batch with dummy examples behind the records."""
+        extra = self.size(batch.size) - batch.size
+        if extra == 0:
+            return batch
+        inputs, targets = tree_map(
+            lambda values, dummy: _filled(values, dummy, extra),
+            (batch.inputs, batch.targets),
+            (self.dummy.inputs, self.dummy.targets),
+        )
+        return replace(batch, inputs=inputs, targets=targets, groups=None)
+
+
+def _filled(values: Tensor, dummy: Tensor, extra: int) -> Tensor:
+    if values.layout != torch.sparse_csr:
+        return torch.cat([values, dummy.to(values.dtype).expand(extra, *dummy.shape[1:])])
+    own = dummy if dummy.layout == torch.sparse_csr else dummy.to_sparse_csr()
+    each = own.values().numel()
+    ends = values.crow_indices()
+    more = ends[-1] + each * torch.arange(1, extra + 1, device=ends.device)
+    return csr(
+        torch.cat([ends, more]),
+        torch.cat([values.col_indices(), own.col_indices().repeat(extra)]),
+        torch.cat([values.values(), own.values().to(values.dtype).repeat(extra)]),
+        (values.shape[0] + extra, values.shape[1]),
+    )
+
+
+def find_padding(
+    example: Batch,
+    factors: Callable[[Batch], Iterable[Tensor]],
+    room: int,
+    expected: float | None = None,
+) -> Padding:
+    """Return the smallest padding with which an example's bits do not depend on its company.
+
+    `factors` returns what gradients are made of, first dimension the example; `room` is how many
+    examples a pass has memory for, `expected` how many records a batch will have.
+    """
+    dummy = dummy_batch(example, 1, seed=1)
+    if room == 1:
+        return Padding(dummy, 1, 1, True)  # always alone
+    multiples = [m for m in MULTIPLES if m <= room] or [room]
+    for multiple in multiples:
+        most = room // multiple * multiple - 1
+        padding = Padding(dummy, multiple, most, True)
+        largest = padding.size(min(most, int(expected or _EXPECTED)))
+        sizes = sorted({min(n, largest) for n in (multiple, 2 * multiple, 3 * multiple, largest)})
+        if _invariant(example, factors, multiple, sizes):
+            return padding
+    return Padding(dummy, multiples[0], room // multiples[0] * multiples[0] - 1, False)
+
+
+def _invariant(
+    example: Batch, factors: Callable[[Batch], Iterable[Tensor]], count: int, sizes: Iterable[int]
+) -> bool:
+    """Return whether examples have the same factors, to the last bit, in all sizes and places."""
+    some = _wild(example, count, seed=2)
+    expected: list[Tensor] | None = None
+    for size in sizes:
+        generator = torch.Generator().manual_seed(size)
+        places = torch.randperm(size, generator=generator)[:count]
+        batch = _put(_wild(example, size, seed=3), some, places)
+        try:
+            found = [values[places] for values in factors(batch)]
+        except Exception:  # the engine has other ways for what does not run
+            return False
+        if expected is not None and not _same(expected, found):
+            return False
+        expected = found
+    return True
+
+
+def _same(first: list[Tensor], second: list[Tensor]) -> bool:
+    return len(first) == len(second) and all(
+        a.shape == b.shape and bool(((a == b) | ((a != a) & (b != b))).all())
+        for a, b in zip(first, second, strict=True)
+    )
+
+
+def _wild(example: Batch, size: int, seed: int) -> Batch:
+    """Return dummy examples of different magnitudes."""
+    batch = dummy_batch(example, size, seed).dense()
+    scale = torch.tensor(_MAGNITUDES)[torch.arange(size) % len(_MAGNITUDES)]
+
+    def scaled(values: Tensor) -> Tensor:
+        if not values.is_floating_point():
+            return values
+        own = scale.to(values.device, values.dtype)
+        return values * own.view(-1, *[1] * (values.ndim - 1))
+
+    return replace(batch, inputs=tree_map(scaled, batch.inputs))
+
+
+def _put(batch: Batch, some: Batch, places: Tensor) -> Batch:
+    """Return a batch with some of its examples replaced."""
+
+    def put(values: Any, new: Any) -> Any:
+        values = values.clone()
+        values[places.to(values.device)] = new
+        return values
+
+    inputs, targets = tree_map(put, (batch.inputs, batch.targets), (some.inputs, some.targets))
+    return Batch(inputs, targets)

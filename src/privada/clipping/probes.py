@@ -1,0 +1,248 @@
+"""Models are tried on dummy examples: do examples touch each other, does anything stay behind?
+
+Values are compared: an example beside ordinary neighbours and beside poisoned ones, in training and
+in evaluation mode, in small and in larger batches, before and after others. What values do not show
+is for the engine to find, by which numbers each result can depend on (`dependence`).
+"""
+
+import copy
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves, tree_map
+
+from privada.clipping.batch import Batch, call
+from privada.clipping.dependence import Dependence
+from privada.clipping.dummies import POISONS, poisoned
+from privada.clipping.labels import NOBODY
+from privada.clipping.losses import Loss, example_losses
+from privada.core.errors import ModelError
+
+# Besides the given ones: code may take another path for more examples.
+_LARGER = (9, 33)
+_POISONS_OF_LARGER: tuple[float | None, ...] = (float("nan"), 40.0)
+
+
+def refuse_mixing_models(model: nn.Module, batch: Batch, loss: Loss | None = None) -> None:
+    """Raise if dummy examples show that one depends on another, or that data stay in the model.
+
+    A copy of the model runs, in training and in evaluation mode. An example's output, its loss and
+    the gradient of its input must be the same whatever its neighbours are, and the same again
+    after other examples; no buffer may change, nor any parameter be written to.
+
+    Raises:
+        ModelError: with the remedy.
+    """
+    if batch.size < 3:
+        return
+    batch = batch.dense()
+    own, own_loss = _copied(model, loss)
+    for training in (True, False):
+        with _in_mode(own, training):
+            _Probe(own, own_loss if training else None, batch, training).run()
+
+
+def _copied(model: nn.Module, loss: Loss | None) -> tuple[nn.Module, Loss | None]:
+    """Return copies that share the parameters, so that what is tried leaves nothing behind."""
+    parts = [model] + ([loss] if isinstance(loss, nn.Module) else [])
+    memo = {id(p): p for part in parts for p in part.parameters()}
+    try:
+        return copy.deepcopy(model, memo), copy.deepcopy(loss, memo)
+    except Exception:  # not everything can be copied
+        return model, loss
+
+
+@contextmanager
+def _in_mode(model: nn.Module, training: bool) -> Iterator[None]:
+    """Set the mode of the modules, other than those frozen in evaluation mode; put it back."""
+    before = [(module, module.training) for module in model.modules()]
+    try:
+        if not training:
+            model.eval()
+        yield
+    finally:
+        for module, mode in before:
+            module.training = mode
+
+
+class _Probe:
+    """One model in one mode."""
+
+    def __init__(self, model: nn.Module, loss: Loss | None, batch: Batch, training: bool) -> None:
+        self._model, self._loss, self._batch, self._training = model, loss, batch, training
+        self._state = torch.get_rng_state()
+
+    def run(self) -> None:
+        self._keeps_nothing()
+        self._shows_no_neighbours(self._batch, POISONS)
+        for size in _LARGER:
+            places = torch.arange(size) * self._batch.size // size
+            self._shows_no_neighbours(self._batch.at(places), _POISONS_OF_LARGER)
+
+    # ------------------------------------------------------------------ running
+
+    def _outputs(self, batch: Batch) -> Any:
+        """Return the model's outputs, always from the same random state."""
+        with torch.random.fork_rng(devices=[]):
+            torch.set_rng_state(self._state)
+            return call(self._model, batch.inputs)
+
+    def _results(self, batch: Batch) -> list[Tensor]:
+        """Return what must not depend on neighbours: outputs, losses, gradients of inputs."""
+        inputs = tree_map(
+            lambda v: v.clone().requires_grad_() if v.is_floating_point() else v, batch.inputs
+        )
+        with torch.enable_grad():
+            outputs = self._outputs(Batch(inputs, batch.targets))
+            found = [outputs]
+            if self._loss is not None and isinstance(outputs, Tensor):
+                found += self._losses(outputs, batch.targets)
+            leaves = [v for v in tree_leaves(inputs) if v.requires_grad]
+            if leaves and isinstance(outputs, Tensor) and outputs.requires_grad:
+                with torch.random.fork_rng(devices=[]):
+                    total = (_pattern(outputs) * outputs).sum()
+                    gradients = torch.autograd.grad(total, leaves, allow_unused=True)
+                found += [g for g in gradients if g is not None]
+        return [f.detach() if isinstance(f, Tensor) else f for f in found]
+
+    def _losses(self, outputs: Tensor, targets: Any) -> list[Tensor]:
+        assert self._loss is not None
+        try:
+            with torch.random.fork_rng(devices=[]):
+                return [example_losses(self._loss, outputs.detach(), targets)]
+        except ModelError:
+            raise
+        except Exception:  # losses are tried in earnest by the engine, with better words
+            return []
+
+    # ------------------------------------------------------------------ looking
+
+    def _keeps_nothing(self) -> None:
+        """Raise if a forward pass changes the model, by its values or by what they follow from."""
+        buffers = {name: value.clone() for name, value in self._model.named_buffers()}
+        written = {name: value._version for name, value in self._model.named_parameters()}
+        last = self._batch.size - 1
+        with torch.no_grad():
+            first = self._outputs(self._batch)
+            self._check_shape(first)
+            for poison in (None, *POISONS):
+                self._tolerantly(self._outputs, poisoned(self._batch, last, poison))
+        changed = {
+            n
+            for n, v in self._model.named_buffers()
+            if n not in buffers or not _same(v, buffers[n])
+        }
+        changed |= self._written_from_examples()
+        with torch.no_grad():
+            for name, value in self._model.named_buffers():
+                if name in buffers and value.shape == buffers[name].shape:
+                    value.copy_(buffers[name])
+        if changed:
+            raise ModelError(
+                f"Expected a model that keeps nothing of the data, but its buffers "
+                f"{sorted(changed)} change at a forward pass, which would carry un-noised "
+                "statistics. Remove them, or set the layer to evaluation mode for good."
+            )
+        rewritten = [n for n, v in self._model.named_parameters() if v._version != written[n]]
+        if rewritten:
+            raise ModelError(
+                f"Expected a model that is moved by releases alone, but its parameters {rewritten} "
+                "are written to at a forward pass, as max_norm of an embedding does. That would "
+                "carry un-noised facts about the data. Leave it out."
+            )
+        with torch.no_grad():
+            if not _close(first, self._outputs(self._batch)):
+                raise ModelError(_STAYS)
+
+    def _written_from_examples(self) -> set[str]:
+        """Return the buffers that depend on examples; raise if a later batch does on an earlier."""
+        size = self._batch.size
+        try:
+            with torch.no_grad(), (seen := Dependence()):
+                for first in (1, 1 + size):
+                    inputs = tree_map(torch.clone, self._batch.inputs)
+                    for values in tree_leaves(inputs):
+                        seen.own(values, first)
+                    outputs = self._outputs(Batch(inputs, None))
+                labels = seen.labels(outputs)
+                buffers = dict(self._model.named_buffers())
+                found = {n for n, v in buffers.items() if seen.labels(v) is not None}
+        except Exception:  # what cannot be followed is left to the values
+            return set()
+        if labels is not None and bool(((labels != NOBODY) & (labels <= size)).any()):
+            raise ModelError(_STAYS)
+        return found
+
+    def _check_shape(self, outputs: Any) -> None:
+        size = self._batch.size
+        if not isinstance(outputs, Tensor) or outputs.shape[:1] != (size,):
+            raise ModelError(
+                f"Expected the model to return one output per example (first dimension {size} for "
+                f"{size} examples), got {getattr(outputs, 'shape', type(outputs).__name__)}. "
+                "Return a tensor whose first dimension is the batch."
+            )
+
+    def _shows_no_neighbours(self, batch: Batch, poisons: tuple[float | None, ...]) -> None:
+        """Raise if an example's results change with what stands beside it."""
+        expected = self._results(batch)
+        for place in (0, batch.size - 1):
+            others = torch.arange(batch.size) != place
+            for poison in poisons:
+                found = self._tolerantly(self._results, poisoned(batch, place, poison))
+                if found is None or len(found) != len(expected):
+                    continue
+                for before, after in zip(expected, found, strict=True):
+                    if before.shape != after.shape or not _close(before[others], after[others]):
+                        raise ModelError(_NEIGHBOURS if self._training else _NEIGHBOURS_EVALUATED)
+        if not all(map(_close, expected, self._results(batch))):
+            raise ModelError(_STAYS)
+
+    @staticmethod
+    def _tolerantly(run: Callable[[Batch], Any], batch: Batch) -> Any:
+        """Return what a run gives, None if a poisoned example makes the model fail."""
+        try:
+            return run(batch)
+        except ModelError:
+            raise
+        except Exception:
+            return None
+
+
+_NEIGHBOURS = (
+    "Expected a model that treats each example by itself, but one example's output changed with "
+    "its neighbours in the batch. Clipping cannot bound that: replace what averages or compares "
+    "over the batch dimension."
+)
+_NEIGHBOURS_EVALUATED = (
+    "Expected a model that treats each example by itself, but in evaluation mode one example's "
+    "output changed with its neighbours in the batch. A score on private records, or a prediction, "
+    "would tell of others: replace what averages or compares over the batch dimension."
+)
+_STAYS = (
+    "Expected a model and a loss that keep nothing of the data, but the same examples gave other "
+    "results when they were run again after others. What stays behind would carry un-noised facts "
+    "about the data: remove what is remembered between batches. If the model draws random numbers, "
+    "draw them from torch's own generator."
+)
+
+
+def _pattern(like: Tensor) -> Tensor:
+    """Return large output gradients, no two the same."""
+    places = torch.arange(like.numel(), dtype=like.dtype, device=like.device)
+    return (1e3 * (1 + (places * 0.618).frac())).view(like.shape)
+
+
+def _same(first: Tensor, second: Tensor) -> bool:
+    return first.shape == second.shape and bool(
+        ((first == second) | ((first != first) & (second != second))).all()
+    )
+
+
+def _close(first: Any, second: Any) -> bool:
+    """Return whether results are the same but for rounding, which may follow from neighbours."""
+    if not isinstance(first, Tensor) or not isinstance(second, Tensor):
+        return True
+    return bool(torch.isclose(first, second, rtol=1e-3, atol=1e-5, equal_nan=True).all())

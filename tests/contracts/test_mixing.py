@@ -1,0 +1,68 @@
+"""No model in which examples touch each other is trained so that one moves the sum by more."""
+
+import warnings
+
+import pytest
+import torch
+from torch.nn import functional
+
+import privada as pv
+from privada.clipping.batch import Batch
+from privada.core.errors import ModelError
+from privada.geometry import Whitening
+from tests.contracts.mixing import ZOO
+
+# Records whose company has shown something: large, absent, small, ordinary.
+ODD = (40.0, 1e3, -999.0, 0.0, float("nan"))
+CLIP = 1.0
+
+
+def records(shape, count):
+    generator = torch.Generator().manual_seed(1)
+    inputs = 3 * torch.randn(count, *shape, generator=generator)
+    inputs[::3].flatten(1)[:, :2] = -999.0  # what is imputed
+    return inputs, torch.arange(count) % 3
+
+
+def move(engine, inputs, targets, odd):
+    """Return how far a record moves the clipped sum of others, at both ends of a batch."""
+    one = torch.full((1, *inputs.shape[1:]), odd)
+    label = torch.zeros(1, dtype=torch.int64)
+    found = []
+    without = engine.clipped_sum(Batch(inputs, targets), Whitening(None, None), CLIP).value
+    for order in (1, -1):
+        together = torch.cat((inputs, one)[::order]), torch.cat((targets, label)[::order])
+        there = engine.clipped_sum(Batch(*together), Whitening(None, None), CLIP).value
+        found.append(float((there - without).norm()))
+    return max(found)
+
+
+def test_the_zoo_is_wide():
+    assert len({name.split(",")[0] for name in ZOO}) >= 60
+
+
+@pytest.mark.parametrize("name", ZOO)
+def test_a_mixing_model_is_refused_or_held_to_the_clip_norm(name):
+    build, shape = ZOO[name]
+    torch.manual_seed(0)
+    inputs, targets = records(shape, 40)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            trainer = pv.Trainer(
+                build(),
+                functional.cross_entropy,
+                (inputs, targets),
+                method=pv.methods.DPSGD(lr=0.1, clip=CLIP),
+                batch_size=20,
+                steps=4,
+                noise_multiplier=1.0,
+                delta=1e-3,
+            )
+    except ModelError:
+        return
+    engine = trainer.gate._engine
+    for count in (5, 40):
+        for odd in ODD:
+            moved = move(engine, inputs[:count], targets[:count], odd)
+            assert moved <= CLIP * (1 + 1e-6), f"{odd} moves the sum by {moved} clip norms"
