@@ -14,7 +14,7 @@ from privada.tables.estimating import LEAST_RATIO, records_for_classes
 # The shares of epsilon that are tried, from the least on.
 _SHARES = (0.1, 0.15, 0.2, 0.25, 0.3)
 # With so many times as many records as the noise's standard deviation, nearly all bounds are found.
-_ENOUGH = 12.0
+_ENOUGH = 16.0
 # A share is enough for classes if three of one size would be found.
 _CLASSES = 3
 
@@ -80,7 +80,7 @@ def plan_queries(
         >>> from privada.tables import plan_queries
         >>> many, few = (plan_queries(n, pv.Budget(1.0, 1e-4), bounds=["age"]) for n in (9000, 100))
         >>> many.share, few.share, few.bounds
-        (0.1, 0.2, ('age',))
+        (0.1, 0.3, ('age',))
     """
     whole("records", records, least=0)
     columns = tuple(bounds)

@@ -30,9 +30,10 @@ _PER_NAT, _MOST_NATS = 10.0, 10.0
 # Next to what was found, a bin counts from one standard deviation of the noise on, with many
 # records from four on: it takes two in a hundred records to be worth a wider range. The square
 # grows by _GAP with each power of two between, up to _FAR deviations, which noise hardly reaches.
-_NEAR, _SURE, _PER_DEVIATION, _GAP, _FAR = 1.0, 4.0, 50.0, 6.0, 5.0
-# The other sign, and zero, are as far away as one power of two between.
-_OTHER_SIGN, _ZERO = 1, 1
+_NEAR, _SURE, _PER_DEVIATION, _GAP, _FAR = 1.0, 4.0, 50.0, 4.0, 5.0
+# Zero is as far away as one power of two between. The other sign counts if, over the powers that
+# were found, its sum is so many deviations of the noise on it, or as many as a bin needs.
+_ZERO, _MIRROR = 1, 2.0
 
 _STARTS, _ENDS = np.array(
     [(a, b) for a in range(POWERS) for b in range(a + 1, min(POWERS, a + _LONGEST) + 1)]
@@ -132,15 +133,15 @@ def _likeliest(
 
 
 def _grow(kept: NDArray[np.bool_], score: Numbers, near: float) -> None:
-    """Add bins that stand out, the more easily the nearer they are to what was found."""
+    """Add the other sign, and bins that stand out, the more easily the nearer they are."""
     powers = np.arange(POWERS)
+    found = kept.any(axis=0)
+    kept[score[:, found].sum(axis=1) > max(_MIRROR, near) * math.sqrt(found.sum())] |= found
     while True:
         gap = np.full((2, POWERS), np.inf)
-        for sign, other in ((0, 0), (0, 1), (1, 0), (1, 1)):
-            found = np.flatnonzero(kept[other])
-            if len(found):
-                distance = np.abs(powers[:, None] - found).min(axis=1) - 1
-                gap[sign] = np.minimum(gap[sign], distance + _OTHER_SIGN * (sign != other))
+        for sign in (0, 1):
+            if kept[sign].any():
+                gap[sign] = np.abs(powers[:, None] - np.flatnonzero(kept[sign])).min(axis=1) - 1
         needed = np.minimum(_FAR**2, near**2 + _GAP * gap)
         added = ~kept & (score > 0) & (score**2 > needed)
         if not added.any():
