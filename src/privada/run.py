@@ -151,7 +151,7 @@ class Run:
         self.settings, self.name = settings, name
         self.clipping = checked(clipping)
         clipping.terms(settings.batch_size)  # which checks the size of micro-batches
-        self.parameters = Parameters(model, ModelSide(not_compiled(model), loss))
+        self.parameters = Parameters(model, ModelSide(not_compiled(model), loss, data))
         self.records = private_data.load(data, self.parameters.dtype, self.parameters.device)
         self.sampler = self._make_sampler()
         self.parameters.epoch = math.ceil(self.population / settings.batch_size)

@@ -357,6 +357,49 @@ def test_a_public_table_says_what_columns_are_and_helps_a_method(folder, train):
     assert "public" in alone.err
 
 
+@pytest.mark.parametrize("schema", [True, False])
+@pytest.mark.parametrize("kind", ["file", "link", "copy", "rows", "written anew"])
+def test_the_private_table_is_not_public(kind, schema, folder, train):
+    public = folder / "p.csv"
+    lines = rows()
+    if kind == "file":
+        public = folder / "t.csv"
+    elif kind == "link":
+        public.symlink_to(folder / "t.csv")
+    elif kind == "copy":
+        public.write_bytes((folder / "t.csv").read_bytes())
+    elif kind == "rows":
+        public.write_text("\n".join([lines[0], *lines[200:300]]) + "\n")
+    else:
+        cells = [line.split(",") for line in lines[1:]]
+        text = [f"{sick},{float(age):.4f},{ward}" for age, ward, sick in reversed(cells)]
+        public.write_text("\n".join(["sick,age,ward", *text]) + "\n")
+    given = ("--schema", folder / "s.toml") if schema else ("--target", "sick")
+    result = train(*given, "--public", public, *QUICK)
+    assert result.code == 2, result.out
+    assert "private" in result.err
+    assert len(result.err.strip().splitlines()) == 1
+    assert not (folder / "out").exists()
+
+
+def test_private_text_is_not_public_text(folder, train):
+    rng = np.random.default_rng(0)
+    texts = [" ".join(rng.choice(list("abcdefghij"), 30)) for _ in range(300)]
+    (folder / "reviews.csv").write_text(
+        "words,liked\n" + "".join(f"{text},{'ny'[k % 2]}\n" for k, text in enumerate(texts))
+    )
+    (folder / "copy.txt").write_text("\n".join(texts[:200]) + "\n")
+    (folder / "other.txt").write_text("\n".join(text[::-1] for text in texts) + "\n")
+    for name, code in (("reviews.csv", 2), ("copy.txt", 2), ("other.txt", 0)):
+        (folder / "r.toml").write_text(
+            '[target]\ncolumn = "liked"\nclasses = ["n", "y"]\n\n[columns.words]\nkind = "text"\n'
+            f'weighting = "tf-idf"\npublic_text = "{name}"\nfeatures = 16\n'
+        )
+        result = train("--schema", folder / "r.toml", *QUICK, table="reviews.csv")
+        assert result.code == code, result.err
+        assert ("private" in result.err) == (code == 2)
+
+
 @pytest.mark.parametrize("ending", ["csv", "jsonl", "parquet"])
 def test_text_becomes_a_bag_of_words(ending, folder, train):
     rng = np.random.default_rng(0)

@@ -12,6 +12,7 @@ from privada.accounting import Budget, Ledger
 from privada.accounting.events import Tally
 from privada.cli.wanted import Wanted
 from privada.core.errors import ArgumentError, DataError
+from privada.tables.encoding import public_texts
 from privada.tables.estimating import bounds_question, classes_question
 from privada.tables.kinds import Target
 
@@ -79,11 +80,31 @@ def read(path: Path, asked: Wanted, known: Path) -> Rows:
     if asked.public is not None:
         if public is not None:
             raise ArgumentError("Expected one of --public and --public-rows, got both.")
+        _refuse_same_file("--public", Path(asked.public), path)
         public = tables.read(Path(asked.public), schema=schema)
+        tables.refuse_overlap(public, private, schema)
+    if schema is not None:
+        _refuse_private_texts(schema, path, private)
     types = {} if schema is not None else _types(path, asked)
     if schema is None and public is not None:
         schema, said = _drafted(public, asked)
     return Rows(private, public, schema, types, said)
+
+
+def _refuse_same_file(name: str, public: Path, private: Path) -> None:
+    if public.exists() and public.samefile(private):
+        raise ArgumentError(
+            f"Expected {name} to be a public table, got {str(public)!r}, which is the private one."
+        )
+
+
+def _refuse_private_texts(schema: tables.Schema, path: Path, private: tables.Table) -> None:
+    """Raise if text that was declared public, to weigh words by, is the private text."""
+    for name, kind in schema.columns.items():
+        if isinstance(kind, tables.Text) and kind.public_text is not None:
+            _refuse_same_file(f"public_text of {name!r}", schema.folder / kind.public_text, path)
+            shown = tables.Table({name: public_texts(name, kind, schema)})
+            tables.refuse_overlap(shown, tables.Table({name: private.texts(name)}))
 
 
 def _given(asked: Wanted, known: Path) -> tables.Schema | None:

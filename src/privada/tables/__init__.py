@@ -26,6 +26,7 @@ from privada.tables.table import Table
 if TYPE_CHECKING:
     from privada.tables.answers import Answers
     from privada.tables.estimating import default_bounds, estimate_bounds, estimate_classes
+    from privada.tables.overlap import refuse_overlap
     from privada.tables.queries import Queries, plan_queries
 
 __all__ = [
@@ -52,6 +53,7 @@ __all__ = [
     "estimate_classes",
     "plan_queries",
     "read",
+    "refuse_overlap",
 ]
 
 _LATE = {
@@ -61,6 +63,7 @@ _LATE = {
     "estimate_bounds": "estimating",
     "estimate_classes": "estimating",
     "plan_queries": "queries",
+    "refuse_overlap": "overlap",
 }
 
 
