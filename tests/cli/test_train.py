@@ -96,7 +96,7 @@ def test_a_run_by_a_schema_fills_a_folder(folder, train):
 def test_without_a_schema_bounds_and_classes_are_estimated_and_charged(folder, train):
     rare = [f"50,a,sicker {k}" for k in range(3)]
     (folder / "t.csv").write_text("\n".join([*rows(3000), *rare]) + "\n")
-    # seeded: once in 5e6 an empty bin stands out of secure noise, and the bounds are wider
+    # seeded: now and then secure noise makes the bounds wider
     result = train("--target", "sick", *QUICK, "--json", "--seed", 1)
     assert result.code == 0, result.err
     found = json.loads(result.out)
