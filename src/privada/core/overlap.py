@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import scipy.sparse
+import torch
 from scipy.stats import binom
 from torch import Tensor
 from torch.utils.data import Subset, TensorDataset
@@ -99,7 +100,7 @@ def _indices(data: Any) -> tuple[Any, set[int] | None]:
 
 def _addresses(values: Any) -> set[int]:
     """Return where each row is in memory."""
-    if isinstance(values, Tensor) and values.layout == values.new_empty(0).layout and values.ndim:
+    if isinstance(values, Tensor) and values.layout == torch.strided and values.ndim:
         start, step, count = (
             values.data_ptr(),
             values.stride(0) * values.element_size(),
@@ -139,6 +140,6 @@ def _is_sparse(values: Any) -> bool:
 def _rows(some: Any) -> Any:
     some = some.toarray() if _is_sparse(some) else some
     if isinstance(some, Tensor):
-        some = (some.to_dense() if some.layout != some.new_empty(0).layout else some).detach().cpu()
+        some = some.detach().cpu()
     values = np.asarray(some, dtype=np.float32) + np.float32(0)  # which makes -0 the same as 0
     return np.ascontiguousarray(values.reshape(len(values), -1))

@@ -1,5 +1,6 @@
 """Whether a table that was declared public is the private one, or rows of it."""
 
+import math
 from collections.abc import Iterable
 from typing import Any
 
@@ -7,7 +8,7 @@ import numpy as np
 
 from privada.core.errors import DataError
 from privada.core.overlap import are_shared
-from privada.tables.cells import MISSING, Cell, Lookup, text_of
+from privada.tables.cells import MISSING, Lookup
 from privada.tables.schema import Schema
 from privada.tables.table import Table, is_sparse
 
@@ -69,8 +70,10 @@ def _canonical(values: Any, missing: frozenset[str]) -> list[Any]:
     if values.ndim == 2:
         places = np.arange(values.shape[1])
         return [_entries(places, row) for row in values]
+    if values.dtype != object:
+        return [None if math.isnan(number) else number for number in values.tolist()]
     meaning = Lookup(lambda cell: None if cell is None or cell in missing else _plain(cell))
-    return [meaning[text_of(value)] for value in values.tolist()]
+    return [meaning[cell] for cell in values.tolist()]
 
 
 def _entries(places: Any, values: Any) -> bytes:
@@ -82,9 +85,10 @@ def _entries(places: Any, values: Any) -> bytes:
     )
 
 
-def _plain(cell: str) -> Cell:
-    """Return a number in one way of writing it, other text as it is."""
+def _plain(cell: str) -> float | str | None:
+    """Return the number that a cell is, None for one that is not a number, other text as it is."""
     try:
-        return text_of(float(cell))
+        number = float(cell)
     except ValueError:
         return cell
+    return None if math.isnan(number) else number
