@@ -189,6 +189,16 @@ def test_a_run_that_the_ledger_cannot_pay_for_is_refused_before_the_first_step(t
     assert torch.equal(model.weight, torch.zeros(3, 5))
 
 
+def test_a_run_that_was_charged_before_is_not_told_that_nothing_was():
+    ledger = pv.Ledger(None, pv.Budget(1.0, 1e-3), dataset="patients")
+    bounds = {pv.accounting.events.gaussian(20.0): 1}
+    ledger.charge(bounds, run="mine", purpose="statistics")
+    with pytest.raises(pv.BudgetExceeded, match="Nothing more was charged"):
+        trainer(ledger=ledger, run="mine", steps=10_000)
+    with pytest.raises(pv.BudgetExceeded, match="Nothing was charged"):
+        trainer(ledger=ledger, run="other", steps=10_000)
+
+
 def test_the_budget_of_a_new_ledger_file_is_the_runs(tmp_path):
     path = tmp_path / "x.ledger"
     trainer(noise_multiplier=None, delta=None, budget=pv.Budget(1.0, 1e-3), ledger=path).fit()

@@ -12,6 +12,7 @@ from privada.clipping import Batch
 from privada.clipping.batch import call
 from privada.clipping.losses import Loss, example_losses
 from privada.core.errors import ArgumentError
+from privada.core.overlap import refuse_private
 from privada.core.public import Public, as_public
 from privada.core.randomness import SeededBits, words
 from privada.core.tensors import Parameters
@@ -31,11 +32,11 @@ class ModelSide:
     """Takes gradients of public examples at a model's current parameters.
 
     They are those of the average of the examples' losses, each as if it were a batch of its own,
-    just as private ones are.
+    just as private ones are. `private` are the records that they must not be, if there are any.
     """
 
-    def __init__(self, model: nn.Module, loss: Loss) -> None:
-        self._model, self._loss = model, loss
+    def __init__(self, model: nn.Module, loss: Loss, private: Any = None) -> None:
+        self._model, self._loss, self._private = model, loss, private
         self._loaded: dict[int, tuple[Public, data.Records]] = {}
 
     def _trained(self) -> list[Tensor]:
@@ -47,9 +48,14 @@ class ModelSide:
             self._loaded[id(public)] = public, data.load(public.data, first.dtype, first.device)
         return self._loaded[id(public)][1]
 
-    def check(self, public: Public) -> None:
-        """Take the gradient of a few examples, and raise what that raises."""
+    def check(self, public: Public, *, declared: bool = True) -> None:
+        """Take the gradient of a few examples, and raise what that raises.
+
+        Examples that were declared public are refused if they are the private records.
+        """
         records = self._records(public)
+        if declared and self._private is not None:
+            refuse_private(public.data, self._private)
         some = records.fetch(np.arange(min(_TRIED, records.size))).dense()
         with torch.random.fork_rng(devices=[]), torch.enable_grad():
             self._gradient(self._losses(some).sum())

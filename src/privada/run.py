@@ -151,7 +151,7 @@ class Run:
         self.settings, self.name = settings, name
         self.clipping = checked(clipping)
         clipping.terms(settings.batch_size)  # which checks the size of micro-batches
-        self.parameters = Parameters(model, ModelSide(not_compiled(model), loss))
+        self.parameters = Parameters(model, ModelSide(not_compiled(model), loss, data))
         self.records = private_data.load(data, self.parameters.dtype, self.parameters.device)
         self.sampler = self._make_sampler()
         self.parameters.epoch = math.ceil(self.population / settings.batch_size)
@@ -314,7 +314,7 @@ class Run:
                 f"Expected something to be left of {settings.budget} for the first step, got an "
                 f"epsilon of {before:.4g} for what comes before it: {self.plan.before(0)} releases "
                 f"of second moments, and {sum(paid.values())} that run {self.run!r} was charged "
-                "for already. Give them more noise or fewer rounds. Nothing was charged."
+                f"for already. Give them more noise or fewer rounds. {self._uncharged()}"
             )
 
         def cost(sigma: float) -> float:
@@ -373,8 +373,12 @@ class Run:
         raise BudgetExceeded(
             f"Expected the run to fit the budget of {self.ledger!r}, but {spent:.4g} is spent and "
             f"the run's {sum(plan.values())} releases would make it {cost:.4g}. Take fewer steps, "
-            "more noise or a smaller batch. Nothing was charged."
+            f"more noise or a smaller batch. {self._uncharged()}"
         )
+
+    def _uncharged(self) -> str:
+        """Say that nothing was charged, or nothing more if the run was charged before."""
+        return "Nothing more was charged." if self.own_tally() else "Nothing was charged."
 
     # ------------------------------------------------------------------ running
 
@@ -431,7 +435,7 @@ class Run:
             raise BudgetExceeded(
                 f"Expected the run to keep to its own budget, {self.settings.budget}, which ends "
                 f"after {self._last} releases: some were charged twice, for a crash or because an "
-                "old checkpoint was resumed. Nothing was charged and no data was read."
+                "old checkpoint was resumed. Nothing more was charged and no data was read."
             )
         release = ask()
         self.done += 1

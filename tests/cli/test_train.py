@@ -96,7 +96,7 @@ def test_a_run_by_a_schema_fills_a_folder(folder, train):
 def test_without_a_schema_bounds_and_classes_are_estimated_and_charged(folder, train):
     rare = [f"50,a,sicker {k}" for k in range(3)]
     (folder / "t.csv").write_text("\n".join([*rows(3000), *rare]) + "\n")
-    # seeded: once in 5e6 an empty bin stands out of secure noise, and the bounds are wider
+    # seeded: now and then secure noise makes the bounds wider
     result = train("--target", "sick", *QUICK, "--json", "--seed", 1)
     assert result.code == 0, result.err
     found = json.loads(result.out)
@@ -117,7 +117,7 @@ def test_without_a_schema_bounds_and_classes_are_estimated_and_charged(folder, t
 
 def test_what_is_wrong_shows_before_a_query_is_paid_for(folder, train):
     (folder / "t.csv").write_text("\n".join([*rows(3000), "old,a,no"]) + "\n")
-    (folder / "few.csv").write_text("\n".join(rows(200)) + "\n")
+    (folder / "few.csv").write_text("\n".join(rows(60)) + "\n")
     (folder / "alone.csv").write_text("sick\n" + "no\nyes\n" * 2000)
     account = folder / "account"
     with pv.Ledger(account, pv.Budget(9.0, 1e-5), dataset="t"):
@@ -146,11 +146,192 @@ def test_classes_that_do_not_stand_out_stay_charged_and_can_be_named(folder, tra
     assert "stays charged" in refused.err
     spent = pv.Ledger(folder / "out" / "ledger").epsilon()
     assert 0 < spent < 0.2
+    again = train("--target", "sick", *QUICK, "--resume")
+    assert again.code == 2  # the same answer, for nothing
+    assert "two classes" in again.err
+    assert pv.Ledger(folder / "out" / "ledger").epsilon() == spent
     (folder / "t.csv").write_text("\n".join(text).replace("person 1", "yes") + "\n")
     missing = train("--target", "sick", "--class", "no", "--class", "yes", *QUICK, "--resume")
     assert missing.code == 2  # most rows have neither, which is said
     assert "sick" in missing.err
     assert pv.Ledger(folder / "out" / "ledger").epsilon() == spent
+
+
+def cancer(folder):
+    """Write scikit-learn's breast cancer, 569 rows, with its diagnoses as text."""
+    from sklearn import datasets
+
+    loaded = datasets.load_breast_cancer()
+    names = [name.replace(" ", "_") for name in loaded.feature_names]
+    lines = (
+        ",".join([*map(str, values), str(loaded.target_names[label])])
+        for values, label in zip(loaded.data, loaded.target, strict=True)
+    )
+    (folder / "cancer.csv").write_text("\n".join([",".join([*names, "kind"]), *lines]) + "\n")
+
+
+def test_all_queries_of_a_small_table_are_checked_before_the_first_is_charged(folder, train):
+    """At an epsilon of 0.4 its classes cannot be found; at 1, all of it can."""
+    cancer(folder)
+    account = folder / "account"
+    with pv.Ledger(account, pv.Budget(9.0, 1e-4), dataset="cancer"):
+        pass
+    asked = ("--target", "kind", "--ledger", account, *QUICK)
+    refused = train(*asked, table="cancer.csv", epsilon="0.4")
+    assert refused.code == 2
+    assert "Name the classes" in refused.err
+    assert not pv.Ledger(account).totals()
+    assert not (folder / "out").exists()
+    done = train(*asked, "--json", table="cancer.csv", epsilon="1")
+    assert done.code == 0, done.err
+    assert json.loads(done.out)["epsilon"] <= 1.0
+    assert pv.Ledger(account).epsilon() <= 1.0
+
+
+def test_training_that_the_ledger_cannot_pay_for_is_refused_before_the_queries(folder, train):
+    (folder / "t.csv").write_text("\n".join(rows(3000)) + "\n")
+    account = folder / "account"
+    with pv.Ledger(account, pv.Budget(1.0, 1e-4), dataset="t"):
+        pass
+    # the queries alone, a tenth of 2, would fit
+    result = train("--target", "sick", "--ledger", account, "--delta", "1e-4", *QUICK)
+    assert result.code == 2
+    assert "budget" in result.err
+    assert not pv.Ledger(account).totals()
+    assert not (folder / "out").exists()
+
+
+def diabetes(folder):
+    """Write scikit-learn's diabetes: 442 rows, ten columns of both signs, a target of numbers."""
+    from sklearn import datasets
+
+    loaded = datasets.load_diabetes()
+    lines = (",".join(map(str, [*x, y])) for x, y in zip(loaded.data, loaded.target, strict=True))
+    header = ",".join([*loaded.feature_names, "y"])
+    (folder / "diabetes.csv").write_text("\n".join([header, *lines]) + "\n")
+    return loaded
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_bounds_of_a_small_table_are_found(seed, folder, train):
+    loaded = diabetes(folder)
+    result = train("--target", "y", "--seed", seed, table="diabetes.csv", epsilon="3")
+    assert result.code == 0, result.err
+    schema = tables.Schema.read(folder / "out" / "schema.toml")
+    assert len(schema.defaulted) <= 1
+    model, _ = load(folder / "out")
+    inputs = tables.encode_inputs(tables.read(folder / "diabetes.csv", schema=schema), schema)
+    found = schema.target.restore(model(torch.from_numpy(inputs)).detach().numpy()[:, 0])
+    errors = np.mean((found - loaded.target) ** 2)
+    assert 1 - errors / loaded.target.var() > 0.3  # 0.5 without privacy
+
+
+def test_columns_without_bounds_have_defaults_and_the_statement_says_so(folder, train):
+    """Sixty rows at an epsilon of 0.02: no query could find bounds, so none is paid for."""
+    (folder / "few.csv").write_text("\n".join(rows(60)) + "\n")
+    named = ("--target", "sick", "--class", "no", "--class", "yes", "--batch-size", "30")
+    result = train(*named, "--json", table="few.csv", epsilon="0.02")
+    assert result.code == 0, result.err
+    said = " ".join(json.loads(result.out)["statement"]["assumptions"])
+    assert "No bounds were found for 'age'" in said
+    schema = tables.Schema.read(folder / "out" / "schema.toml")
+    assert schema.defaulted == ("age",)
+    assert {c.purpose for c in pv.Ledger(folder / "out" / "ledger").charges()} == {"training"}
+
+
+@pytest.mark.parametrize(("choice", "statistics"), [("pay-again", 2), ("defaults", 1)])
+def test_a_run_that_died_between_charge_and_answer_asks_before_it_pays_again(
+    choice, statistics, folder, train, monkeypatch
+):
+    def dies(*_, **__):
+        raise KeyboardInterrupt
+
+    asked = ("--target", "age", *QUICK)
+    with monkeypatch.context() as patched:
+        patched.setattr("privada.tables.estimating.histogram_sum", dies)
+        died = train(*asked, epsilon="5")
+    assert died.code == 130
+    assert "stays charged" in died.err
+    assert "--resume" in died.err
+
+    def charged():
+        with pv.Ledger(folder / "out" / "ledger") as ledger:
+            return sum(c.count for c in ledger.charges() if c.purpose == "statistics")
+
+    assert charged() == 1
+    refused = train(*asked, "--resume", epsilon="5")
+    assert refused.code == 2
+    assert "--when-lost pay-again" in refused.err
+    assert "--when-lost defaults" in refused.err
+    assert charged() == 1
+    done = train(*asked, "--resume", "--when-lost", choice, "--json", epsilon="5")
+    assert done.code == 0, done.err
+    assert charged() == statistics
+    assert json.loads(done.out)["epsilon"] <= 5.0
+    found = tables.Schema.read(folder / "out" / "schema.toml")
+    assert found.defaulted == (("age",) if choice == "defaults" else ())
+
+
+def test_an_interrupt_before_the_first_charge_leaves_nothing(folder, train, monkeypatch):
+    def stopped(*_, **__):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("privada.cli.inputs.read", stopped)
+    result = train("--target", "sick", *QUICK)
+    assert result.code == 130
+    assert "Nothing was charged" in result.err
+    assert not (folder / "out").exists()
+
+
+def test_an_error_after_charges_says_so_and_the_run_goes_on_with_other_options(folder, train):
+    """A method that fails when it is made of the real bounds, say."""
+    (folder / "t.csv").write_text("\n".join(rows(3000)) + "\n")
+    asked = ("--target", "sick", *QUICK)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr("privada.cli.train.Trainer.fit", _out_of_memory)
+        failed = train(*asked)
+    assert failed.code == 2
+    assert "stays charged, 2 releases on the ledger" in failed.err
+    assert "keep the folder" in failed.err
+    assert "--resume" in failed.err
+    taken = train(*asked)
+    assert taken.code == 2
+    assert "Keep it" in taken.err
+    assert "remove" not in taken.err
+    assert f"--ledger {folder / 'out' / 'ledger'}" in taken.err
+    assert train(*asked, "--resume").code == 0
+    with pv.Ledger(folder / "out" / "ledger") as ledger:
+        assert sum(c.count for c in ledger.charges() if c.purpose == "statistics") == 2
+
+
+def _out_of_memory(*_, **__):
+    raise ArgumentError("Expected more memory.")
+
+
+@pytest.mark.parametrize("content", ["charges", "damaged", "no charges", "no ledger"])
+def test_a_folder_with_a_ledger_is_never_to_be_removed(content, folder, train):
+    (folder / "out").mkdir()
+    path = folder / "out" / "ledger"
+    if content != "no ledger":
+        with pv.Ledger(path, dataset="t") as ledger:
+            if content != "no charges":
+                ledger.charge({pv.accounting.events.gaussian(2.0): 1}, run="r")
+    if content == "damaged":
+        path.write_bytes(b"rubbish" + path.read_bytes()[7:])
+    result = train("--target", "sick", *QUICK)
+    assert result.code == 2
+    assert "exists" in result.err
+    assert "remove" not in result.err
+    assert ("Keep it" in result.err) == (content in ("charges", "damaged"))
+    assert (folder / "out").exists()
+
+
+def test_a_ledger_that_is_none_leaves_no_folder(folder, train):
+    (folder / "account").write_text("rubbish")
+    result = train("--target", "sick", "--ledger", folder / "account", *QUICK)
+    assert result.code == 2
+    assert "account" in result.err
+    assert not (folder / "out").exists()
 
 
 def test_a_public_table_says_what_columns_are_and_helps_a_method(folder, train):
@@ -174,6 +355,49 @@ def test_a_public_table_says_what_columns_are_and_helps_a_method(folder, train):
     alone = train("--schema", folder / "s.toml", "--method", "adadps", *QUICK, output="alone")
     assert alone.code == 2
     assert "public" in alone.err
+
+
+@pytest.mark.parametrize("schema", [True, False])
+@pytest.mark.parametrize("kind", ["file", "link", "copy", "rows", "written anew"])
+def test_the_private_table_is_not_public(kind, schema, folder, train):
+    public = folder / "p.csv"
+    lines = rows()
+    if kind == "file":
+        public = folder / "t.csv"
+    elif kind == "link":
+        public.symlink_to(folder / "t.csv")
+    elif kind == "copy":
+        public.write_bytes((folder / "t.csv").read_bytes())
+    elif kind == "rows":
+        public.write_text("\n".join([lines[0], *lines[200:300]]) + "\n")
+    else:
+        cells = [line.split(",") for line in lines[1:]]
+        text = [f"{sick},{float(age):.4f},{ward}" for age, ward, sick in reversed(cells)]
+        public.write_text("\n".join(["sick,age,ward", *text]) + "\n")
+    given = ("--schema", folder / "s.toml") if schema else ("--target", "sick")
+    result = train(*given, "--public", public, *QUICK)
+    assert result.code == 2, result.out
+    assert "private" in result.err
+    assert len(result.err.strip().splitlines()) == 1
+    assert not (folder / "out").exists()
+
+
+def test_private_text_is_not_public_text(folder, train):
+    rng = np.random.default_rng(0)
+    texts = [" ".join(rng.choice(list("abcdefghij"), 30)) for _ in range(300)]
+    (folder / "reviews.csv").write_text(
+        "words,liked\n" + "".join(f"{text},{'ny'[k % 2]}\n" for k, text in enumerate(texts))
+    )
+    (folder / "copy.txt").write_text("\n".join(texts[:200]) + "\n")
+    (folder / "other.txt").write_text("\n".join(text[::-1] for text in texts) + "\n")
+    for name, code in (("reviews.csv", 2), ("copy.txt", 2), ("other.txt", 0)):
+        (folder / "r.toml").write_text(
+            '[target]\ncolumn = "liked"\nclasses = ["n", "y"]\n\n[columns.words]\nkind = "text"\n'
+            f'weighting = "tf-idf"\npublic_text = "{name}"\nfeatures = 16\n'
+        )
+        result = train("--schema", folder / "r.toml", *QUICK, table="reviews.csv")
+        assert result.code == code, result.err
+        assert ("private" in result.err) == (code == 2)
 
 
 @pytest.mark.parametrize("ending", ["csv", "jsonl", "parquet"])

@@ -12,6 +12,7 @@ import torch
 import privada as pv
 from privada.cli.app import main
 from privada.cli.tune import default_grid, parsed
+from privada.core.errors import ArgumentError
 from privada.models import load
 
 SCHEMA = """
@@ -150,6 +151,28 @@ def test_a_spent_budget_is_one_line(table, tuned):
     assert result.returncode == 2
     assert "Nothing was charged" in result.stderr
     assert len(result.stderr.strip().splitlines()) == 1
+
+
+def test_an_error_after_the_charge_says_what_stays_charged(table, tuned, monkeypatch):
+    def full(*_, **__):
+        raise ArgumentError("Expected room on the disk, got none.")
+
+    asked = (*QUICK, "--ledger", table / "l.db", "--output", table / "best")
+    with monkeypatch.context() as patched:
+        patched.setattr("privada.cli.tune.write", full)
+        failed = tuned(*asked)
+    assert failed.returncode == 2
+    assert "stay charged" in failed.stderr
+    assert str(table / "l.db") in failed.stderr
+    with pv.Ledger(table / "l.db") as ledger:
+        charged = sum(ledger.totals().values())
+    assert f"{charged:,} releases were charged" in failed.stderr
+    (table / "best").mkdir()
+    (table / "best" / "ledger").write_bytes((table / "l.db").read_bytes())
+    taken = tuned(*asked)
+    assert taken.returncode == 2
+    assert "Keep it" in taken.stderr
+    assert "remove" not in taken.stderr
 
 
 def test_grids_in_words():

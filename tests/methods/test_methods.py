@@ -58,7 +58,8 @@ def test_a_schedule_that_returns_nonsense_is_refused():
 def test_the_statement_says_that_examples_were_declared_public(method):
     x, y = torch.rand(60, 3), torch.arange(60) % 2
     trainer = pv.Trainer(
-        torch.nn.Linear(3, 2), torch.nn.CrossEntropyLoss(), (x, y), method=method((x[:9], y[:9])),
+        torch.nn.Linear(3, 2), torch.nn.CrossEntropyLoss(), (x[9:], y[9:]),
+        method=method((x[:9], y[:9])),
         batch_size=10, steps=1, noise_multiplier=1.0, delta=1e-3,
     )  # fmt: skip
     said = [each for each in trainer.statement().assumptions if "Side information" in each]

@@ -185,7 +185,7 @@ def test_an_epoch_is_a_pass_over_the_records():
 
 
 class _NoSide:
-    def check(self, public):
+    def check(self, public, *, declared=True):
         pass
 
 

@@ -16,13 +16,15 @@ from privada.tables import (
     Range,
     Schema,
     Table,
+    default_bounds,
     draft,
     encode,
     estimate_bounds,
     estimate_classes,
     read,
 )
-from privada.tables.estimating import BINS, _edges, bins_of, least_records, release_histograms
+from privada.tables.estimating import least_records, release_histograms
+from privada.tables.ranges import BINS, bins_of, edges
 from tests.data import data_folder
 
 ASKED = Number(bounds="estimate")
@@ -74,7 +76,7 @@ def test_a_record_moves_the_histograms_by_at_most_their_sensitivity(records, lef
 @given(st.floats(allow_nan=False, allow_infinity=False))
 def test_a_number_is_within_the_edges_of_its_bin(value):
     (place,) = bins_of(np.array([value]))
-    low, high = _edges(int(place))
+    low, high = edges(int(place))
     assert 0 <= place < BINS
     if abs(value) < 2.0**-24:
         assert (low, high) == (0, 0)
@@ -206,18 +208,26 @@ def test_cells_that_are_no_numbers_count_for_nothing_and_raise_nothing():
     assert estimated(cells, cells) == [(16, 32)] * 2
 
 
-def test_bins_that_do_not_stand_out_are_told_of_after_the_charge():
+def test_a_column_of_which_nothing_stands_out_has_default_bounds():
     account, missing = ledger(), [math.nan] * 1000
-    with pytest.raises(DataError, match="stays charged"):
-        estimate_bounds(table(missing, missing), SCHEMA, ledger=account, noise_multiplier=4.0)
+    found = estimate_bounds(
+        table([30.0] * 1000, missing), SCHEMA, ledger=account, noise_multiplier=4.0, seed=1
+    )
     assert len(account.charges()) == 1
+    assert found.defaulted == ("z",)
+    assert found.columns["z"] == default_bounds(SCHEMA).columns["z"]
+    assert (found.columns["z"].scale, found.columns["z"].high) == ("log", 2.0**20)
+    assert (found.columns["x"].low, found.columns["x"].high) == (16, 32)
 
 
 def test_too_few_records_for_bounds_are_refused_before_the_charge():
-    account = ledger()
-    with pytest.raises(DataError, match="Nothing was charged"):
-        estimate_bounds(table([1.0] * 30, [1.0] * 30), SCHEMA, ledger=account, noise_multiplier=4.0)
+    account, few = ledger(), table([1.0] * 16, [1.0] * 16)  # three deviations are 17
+    with pytest.raises(DataError, match=r"default_bounds\. Nothing was charged"):
+        estimate_bounds(few, SCHEMA, ledger=account, noise_multiplier=4.0)
     assert not account.charges()
+    account.charge({events.gaussian(9.0): 1}, run="mine", purpose="statistics")
+    with pytest.raises(DataError, match="what run 'mine' was charged before stays charged"):
+        estimate_bounds(few, SCHEMA, ledger=account, noise_multiplier=4.0, run="mine")
 
 
 def test_the_schema_says_that_bounds_were_estimated(tmp_path):

@@ -25,12 +25,15 @@ app = typer.Typer(
 
 
 @contextmanager
-def _stoppable(advice: str) -> Iterator[None]:
-    """Turn Ctrl-C into one line and exit code 130."""
+def _stoppable(advice: str, folder: Path | None = None) -> Iterator[None]:
+    """Turn Ctrl-C into one line and exit code 130; without its folder nothing was charged."""
     try:
         yield
     except KeyboardInterrupt:
-        typer.echo(f"privada: stopped. What was charged stays charged. {advice}", err=True)
+        words = f"What was charged stays charged. {advice}"
+        if folder is not None and not folder.exists():
+            words = "Nothing was charged."
+        typer.echo(f"privada: stopped. {words}", err=True)
         raise typer.Exit(130) from None
 
 
@@ -44,7 +47,7 @@ def _options(
 
     Begin with demo; or with plan, which reads no data; or with
     train, on a table of yours. A mistake is one line and exit
-    code 2, with nothing charged; Ctrl-C is 130.
+    code 2, and says what was charged; Ctrl-C is 130.
     """
 
 
@@ -239,8 +242,20 @@ def train(
         Path | None, typer.Option(help="A TOML file with the same names; options win.")
     ] = None,
     resume: Annotated[
-        bool, typer.Option("--resume", help="Go on with the stopped run in --output.")
+        bool,
+        typer.Option(
+            "--resume",
+            help="Go on with the stopped run in --output, on its ledger; what was answered is not "
+            "asked again.",
+        ),
     ] = False,
+    when_lost: Annotated[
+        str | None,
+        typer.Option(
+            help="With --resume, what becomes of a query that was charged and whose answer was "
+            "lost: refuse, pay-again or defaults. Default: refuse."
+        ),
+    ] = None,
     seed: Annotated[
         int | None, typer.Option(help="Makes it reproducible, and not private.")
     ] = None,
@@ -268,11 +283,11 @@ def train(
             "text": text, "delta": delta, "method": method, "model": model, "hidden": hidden,
             "batch_size": batch_size, "epochs": epochs, "lr": lr, "clip": clip,
             "public": public, "public_rows": public_rows, "unit": unit, "ledger": ledger,
-            "seed": seed,
+            "when_lost": when_lost, "seed": seed,
         },
     )  # fmt: skip
     folder = Path(f"{table.resolve().name.split('.')[0]}-private") if output is None else output
-    with _stoppable("Go on with --resume."):
+    with _stoppable("Go on with --resume.", folder):
         trained = run_train(
             table, wanted, folder, resume=resume, progress=not as_json and sys.stdout.isatty()
         )
@@ -356,9 +371,11 @@ def tune(
 
     What a search would cost, before any data: privada plan.
     """
+    from privada.cli.charges import telling_charges
     from privada.cli.tune import run_tune, show, to_dict
 
-    with _stoppable("The same command goes on if it has --state."):
+    goes_on = "The same command goes on if it has --state."
+    with _stoppable(goes_on), telling_charges(ledger, goes_on):
         tuned = run_tune(
             table,
             schema=schema,

@@ -6,16 +6,23 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from privada.cli.charges import holds_charges
 from privada.core.errors import ArgumentError
+
+LEDGER = "ledger"
 
 
 def refuse_taken(folder: Path) -> None:
     """Raise if a folder for results is there already, or cannot be made."""
     if folder.exists():
-        raise ArgumentError(
-            f"Expected a new folder, got {str(folder)!r}, which exists. Give another --output, or "
-            "remove it."
-        )
+        advice = "Give another --output."
+        if holds_charges(folder / LEDGER):
+            path = str(folder / LEDGER)
+            advice = (
+                "Keep it: its ledger says what was spent on these records. Go on with a stopped "
+                f"run by --resume, or give another --output and --ledger {path}, which adds up."
+            )
+        raise ArgumentError(f"Expected a new folder, got {str(folder)!r}, which exists. {advice}")
     try:
         with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f".{folder.name}."):
             pass

@@ -8,14 +8,13 @@ from typing import Any
 import numpy as np
 
 from privada import tables
-from privada.accounting import Ledger
-from privada.accounting.calibration import noise_multiplier
+from privada.accounting import Budget, Ledger
+from privada.accounting.events import Tally
 from privada.cli.wanted import Wanted
 from privada.core.errors import ArgumentError, DataError
+from privada.tables.encoding import public_texts
+from privada.tables.estimating import bounds_question, classes_question
 from privada.tables.kinds import Target
-
-# The share of epsilon that finding bounds and classes may cost by themselves.
-_FOR_QUERIES = 0.1
 
 _TOLD = "What the columns are, their bounds and classes, was said without looking at these records."
 _TYPES = "The names and types of the columns are public."
@@ -60,6 +59,11 @@ class Rows:
     types: dict[str, str | int]
     assumptions: tuple[str, ...]
 
+    @property
+    def complete(self) -> bool:
+        """Whether nothing is left to be found by a charged query."""
+        return self.schema is not None and not self.schema.pending
+
 
 def read(path: Path, asked: Wanted, known: Path) -> Rows:
     """Return the rows and what is known of them without a look at private values.
@@ -76,11 +80,31 @@ def read(path: Path, asked: Wanted, known: Path) -> Rows:
     if asked.public is not None:
         if public is not None:
             raise ArgumentError("Expected one of --public and --public-rows, got both.")
+        _refuse_same_file("--public", Path(asked.public), path)
         public = tables.read(Path(asked.public), schema=schema)
+        tables.refuse_overlap(public, private, schema)
+    if schema is not None:
+        _refuse_private_texts(schema, path, private)
     types = {} if schema is not None else _types(path, asked)
     if schema is None and public is not None:
         schema, said = _drafted(public, asked)
     return Rows(private, public, schema, types, said)
+
+
+def _refuse_same_file(name: str, public: Path, private: Path) -> None:
+    if public.exists() and public.samefile(private):
+        raise ArgumentError(
+            f"Expected {name} to be a public table, got {str(public)!r}, which is the private one."
+        )
+
+
+def _refuse_private_texts(schema: tables.Schema, path: Path, private: tables.Table) -> None:
+    """Raise if text that was declared public, to weigh words by, is the private text."""
+    for name, kind in schema.columns.items():
+        if isinstance(kind, tables.Text) and kind.public_text is not None:
+            _refuse_same_file(f"public_text of {name!r}", schema.folder / kind.public_text, path)
+            shown = tables.Table({name: public_texts(name, kind, schema)})
+            tables.refuse_overlap(shown, tables.Table({name: private.texts(name)}))
 
 
 def _given(asked: Wanted, known: Path) -> tables.Schema | None:
@@ -150,19 +174,59 @@ def _drafted(public: tables.Table, asked: Wanted) -> tuple[tables.Schema, tuple[
 # ---------------------------------------------------------------------- what is charged
 
 
-def rehearse(rows: Rows, asked: Wanted) -> Inputs | None:
-    """Return the records by a schema with made-up bounds and classes, None if none are needed.
+@dataclass(frozen=True)
+class Open:
+    """What is not known of the private rows yet, and the queries that find it.
 
-    What is wrong with the table, and with what is made of it, then shows before it is paid for.
+    `target` is None where its classes are not known; `answers` holds what was answered before.
     """
-    schema = rows.schema
-    if schema is None:
-        known = _known_target(rows.types, asked)
-        schema = _guessed(rows.types, asked, known or tables.Classes(_name(asked), ("0", "1")))
-    elif not schema.pending:
-        return None
-    schema = schema.with_bounds(dict.fromkeys(schema.pending, (0.0, 1.0)))
-    if rows.schema is None and isinstance(schema.target, tables.Classes) and not asked.classes:
+
+    target: Target | None
+    queries: tables.Queries
+    answers: tables.Answers
+
+    def unpaid(self, schema: tables.Schema, ledger: Ledger, run: str) -> Tally:
+        """Return what is still to be charged, by a schema with the columns that are asked for."""
+        paying = 0
+        if self.queries.classes is not None:
+            asked = classes_question(self.queries.classes)
+            paying += self.answers.will_charge(asked, ledger=ledger, run=run)
+        if self.queries.bounds:
+            asked = bounds_question(schema)
+            paying += self.answers.will_charge(asked, ledger=ledger, run=run, default={})
+        return self.queries.tally(paying)
+
+
+def still_open(rows: Rows, asked: Wanted, budget: Budget, answers: tables.Answers) -> Open:
+    """Return what is to be found by charged queries; refuse what cannot be, before any of them."""
+    target = _known_target(rows.types, asked) if rows.schema is None else rows.schema.target
+    schema = _sketch(rows, asked, target)
+    queries = tables.plan_queries(
+        rows.private.size,
+        budget,
+        classes=_name(asked) if target is None else None,
+        bounds=schema.pending,
+    )
+    return Open(target, queries, answers)
+
+
+def _sketch(rows: Rows, asked: Wanted, target: Target | None) -> tables.Schema:
+    """Return the schema with bounds to be estimated, and made-up classes if none are known."""
+    if rows.schema is not None:
+        return rows.schema
+    return _guessed(rows.types, asked, target or tables.Classes(_name(asked), ("0", "1")))
+
+
+def rehearse(rows: Rows, asked: Wanted, unknown: Open, ledger: Ledger, run: str) -> Inputs:
+    """Return records by a schema with made-up bounds and classes.
+
+    What is wrong with the table, and with what is made of it, then shows before it is paid for. The
+    ledger, which is a copy, is charged as it will be.
+    """
+    sketch = _sketch(rows, asked, unknown.target)
+    ledger.charge(unknown.unpaid(sketch, ledger, run), run=run, purpose="statistics")
+    schema = sketch.with_bounds(dict.fromkeys(sketch.pending, (0.0, 1.0)))
+    if unknown.target is None:
         targets = np.arange(rows.private.size) % 2
         train = tables.encode_inputs(rows.private, schema), targets
     else:
@@ -171,20 +235,33 @@ def rehearse(rows: Rows, asked: Wanted) -> Inputs | None:
     return Inputs(train, public, schema, rows.private.size, ())
 
 
-def prepare(rows: Rows, asked: Wanted, *, ledger: Ledger, delta: float, run: str) -> Inputs:
+def prepare(rows: Rows, asked: Wanted, unknown: Open, *, ledger: Ledger, run: str) -> Inputs:
     """Return the records, encoded; bounds and classes that no one knows are estimated, charged."""
     schema, said = rows.schema, rows.assumptions
-    queries = _Queries(rows.private, asked, ledger, delta, run)
     if schema is None:
-        target = _known_target(rows.types, asked) or queries.classes(_name(asked))
+        target = unknown.target or _found_classes(rows, asked, unknown, ledger, run)
         schema, said = _guessed(rows.types, asked, target), (_TYPES,)
-    schema = queries.bounds(schema)
+    if unknown.queries.bounds:
+        schema = tables.estimate_bounds(
+            rows.private, schema, ledger=ledger, run=run, seed=asked.seed,
+            noise_multiplier=unknown.queries.noise_multiplier, answers=unknown.answers,
+        )  # fmt: skip
+    schema = tables.default_bounds(schema)
+    if schema.defaulted:
+        said = (*said, _defaults(schema.defaulted))
     return Inputs(
         train=tables.encode(rows.private, schema).data,
         public=None if rows.public is None else tables.encode(rows.public, schema).data,
         schema=schema,
         population=rows.private.size,
         assumptions=said,
+    )
+
+
+def _defaults(columns: tuple[str, ...]) -> str:
+    return (
+        f"No bounds were found for {', '.join(map(repr, columns))} in the noise, or could be: "
+        "they are clipped to default bounds, 2^20 either way on the log scale."
     )
 
 
@@ -201,40 +278,20 @@ def _known_target(types: Mapping[str, str | int], asked: Wanted) -> Target | Non
     return tables.Range(name, bounds="estimate") if types[name] == "number" else None
 
 
-@dataclass(frozen=True)
-class _Queries:
-    """Charged looks at the private rows, as noisy as both of them together may cost."""
-
-    private: tables.Table
-    asked: Wanted
-    ledger: Ledger
-    delta: float
-    run: str
-
-    @property
-    def _sigma(self) -> float:
-        share = _FOR_QUERIES * self.asked.epsilon
-        return noise_multiplier(epsilon=share, delta=self.delta, sampling_rate=1.0, steps=2)
-
-    def classes(self, column: str) -> tables.Classes:
-        found = tables.estimate_classes(
-            self.private, column, ledger=self.ledger, noise_multiplier=self._sigma, run=self.run,
-            seed=self.asked.seed,
-        )  # fmt: skip
-        if len(found) < 2:
-            raise DataError(
-                f"Expected at least two classes of {column!r} to stand out of the noise, got "
-                f"{len(found)}. The query stays charged. Name the classes: --class, once for each."
-            )
-        return tables.Classes(column, found, others="leave-out")
-
-    def bounds(self, schema: tables.Schema) -> tables.Schema:
-        if not schema.pending:
-            return schema
-        return tables.estimate_bounds(
-            self.private, schema, ledger=self.ledger, noise_multiplier=self._sigma, run=self.run,
-            seed=self.asked.seed,
-        )  # fmt: skip
+def _found_classes(
+    rows: Rows, asked: Wanted, unknown: Open, ledger: Ledger, run: str
+) -> tables.Classes:
+    column = _name(asked)
+    found = tables.estimate_classes(
+        rows.private, column, ledger=ledger, run=run, seed=asked.seed,
+        noise_multiplier=unknown.queries.noise_multiplier, answers=unknown.answers,
+    )  # fmt: skip
+    if len(found) < 2:
+        raise DataError(
+            f"Expected at least two classes of {column!r} to stand out of the noise, got "
+            f"{len(found)}. Name the classes: --class, once for each."
+        )
+    return tables.Classes(column, found, others="leave-out")
 
 
 def _guessed(types: Mapping[str, str | int], asked: Wanted, target: Target) -> tables.Schema:

@@ -3,6 +3,7 @@
 import json
 import os
 import shutil
+from collections import Counter, defaultdict
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -14,11 +15,13 @@ from torch import nn
 from privada import data as records
 from privada import defaults, tables
 from privada.accounting import Budget, Ledger, Statement
+from privada.accounting.events import Tally
 from privada.cli import inputs
-from privada.cli.folders import refuse_taken
-from privada.cli.inputs import Inputs, Rows
+from privada.cli.charges import count_charges, holds_charges
+from privada.cli.folders import LEDGER, refuse_taken
+from privada.cli.inputs import Inputs, Open, Rows
 from privada.cli.wanted import Wanted
-from privada.core.errors import BudgetExceeded, CheckpointError
+from privada.core.errors import BudgetExceeded, CheckpointError, PrivadaError
 from privada.core.randomness import make_bits
 from privada.models import Architecture, save
 from privada.noise.hidden import hidden_generator
@@ -28,6 +31,7 @@ from privada.selection.planning import default_delta
 from privada.training import Trainer
 
 _CHECKPOINT, _RUN, _SCHEMA = "checkpoint", "config.json", "schema.toml"
+_ANSWERS = "answers.json"
 # A run that is killed loses at most one in so many of its steps.
 _CHECKPOINTS = 50
 
@@ -56,22 +60,50 @@ def run_train(
     try:
         run = _name_of_run(output, table, wanted)
         rows = inputs.read(table, wanted, output / _SCHEMA)
-        trial = inputs.rehearse(rows, wanted)
-        if trial is not None:
-            _trainer(wanted, trial, Ledger(None, _budget(wanted, trial.population)), run, None)
+        answers = tables.Answers(output / _ANSWERS, when_lost=wanted.when_lost)
+        unknown = inputs.still_open(rows, wanted, _budget(wanted, rows.private.size), answers)
+        if not rows.complete:
+            _rehearse(rows, wanted, unknown, output, run)
         with _ledger(table, wanted, output, rows.private.size) as ledger:
-            return _run(wanted, rows, ledger, run, output, progress)
-    except BaseException:
-        if made:
-            _undo(output, wanted, run)
+            return _run(wanted, rows, unknown, ledger, run, output, progress)
+    except BaseException as error:
+        if any((output / name).exists() for name in (_ANSWERS, _CHECKPOINT)):
+            spent = _spent(_ledger_path(wanted, output), run)
+            if spent and isinstance(error, PrivadaError):
+                error.args = (f"{error} {spent}",)
+            made = made and not spent
+        if made and not holds_charges(output / LEDGER):  # before either, there is no charge
+            shutil.rmtree(output)
         raise
 
 
+def _rehearse(rows: Rows, wanted: Wanted, unknown: Open, output: Path, run: str) -> None:
+    """Raise what queries and training would raise, on a copy of the ledger, before any charge."""
+    path, budget = _ledger_path(wanted, output), _budget(wanted, rows.private.size)
+    with _copied(path, budget) as copy:
+        made_up = inputs.rehearse(rows, wanted, unknown, copy, run)
+        _trainer(wanted, made_up, copy, run, None)
+
+
+def _copied(path: Path, budget: Budget) -> Ledger:
+    """Return a ledger in memory that holds what a file does, an empty one if there is no file."""
+    if not path.exists():
+        return Ledger(None, budget)
+    with Ledger(path) as ledger:
+        copy = Ledger(None, ledger.budget, dataset=ledger.dataset)
+        held: dict[tuple[str, str], Tally] = defaultdict(Counter)
+        for charge in ledger.charges():
+            held[charge.run, charge.purpose][charge.event] += charge.count
+        for (run, purpose), tally in held.items():
+            copy.charge(tally, run=run, purpose=purpose)
+    return copy
+
+
 def _run(
-    wanted: Wanted, rows: Rows, ledger: Ledger, run: str, output: Path, progress: bool
-) -> Trained:
-    delta = _budget(wanted, rows.private.size).delta
-    data = _kept(inputs.prepare(rows, wanted, ledger=ledger, delta=delta, run=run), output)
+    wanted: Wanted, rows: Rows, unknown: Open, ledger: Ledger, run: str, output: Path,
+    progress: bool,
+) -> Trained:  # fmt: skip
+    data = _kept(inputs.prepare(rows, wanted, unknown, ledger=ledger, run=run), output)
     checkpoint = output / _CHECKPOINT
     resumed = checkpoint if checkpoint.exists() else None
     trainer, architecture = _trainer(wanted, data, ledger, run, resumed)
@@ -99,7 +131,8 @@ def _prepare(output: Path, resume: bool) -> bool:
     done = (output / "statement.json").exists() and not (output / _CHECKPOINT).exists()
     if done or not (output / _RUN).exists():
         raise CheckpointError(
-            f"Expected an unfinished run in {str(output)!r}, got none. Start one without --resume."
+            f"Expected an unfinished run in {str(output)!r}, got none. Start one without --resume, "
+            "in another folder if this one exists."
         )
     return False
 
@@ -126,18 +159,19 @@ def _kept(data: Inputs, output: Path) -> Inputs:
     return data
 
 
-def _undo(output: Path, wanted: Wanted, run: str) -> None:
-    """Remove a folder for which nothing was charged; keep one for which something was."""
-    path = _ledger_path(wanted, output)
-    if path.exists():
-        with Ledger(path) as ledger:
-            if any(charge.run == run for charge in ledger.charges()):
-                return
-    shutil.rmtree(output)
+def _spent(path: Path, run: str) -> str:
+    """Return in words what a run was charged, nothing if the ledger holds none of it."""
+    charged = count_charges(path, run)
+    if not charged:
+        return ""
+    return (
+        f"What run {run!r} was charged before stays charged, {charged:,} releases on the ledger "
+        f"{str(path)!r}: keep the folder, and go on with --resume, which takes other options too."
+    )
 
 
 def _ledger_path(wanted: Wanted, output: Path) -> Path:
-    return output / "ledger" if wanted.ledger is None else Path(wanted.ledger)
+    return output / LEDGER if wanted.ledger is None else Path(wanted.ledger)
 
 
 def _ledger(table: Path, wanted: Wanted, output: Path, records: int) -> Ledger:

@@ -30,6 +30,7 @@ class Wanted:
     public_rows: str | None = None
     unit: str = "record"
     ledger: str | None = None
+    when_lost: str = "refuse"
     seed: int | None = None
 
 

@@ -10,7 +10,7 @@ class ArgumentError(PrivadaError, ValueError):
 
 
 class DataError(PrivadaError, ValueError):
-    """The private data cannot be used as given; nothing was charged."""
+    """The private data cannot be used as given."""
 
 
 class ModelError(PrivadaError, ValueError):

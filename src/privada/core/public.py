@@ -22,7 +22,8 @@ class Public:
     Guarantee: none for these examples. Whoever is in them gets no protection, so they must not
     come from the private records; the statement says that they were declared public.
 
-    Edge cases: a batch size beyond the number of examples means all of them.
+    Edge cases: a batch size beyond the number of examples means all of them. Examples that are the
+    private records, the same memory or subset, or copies of most of them, are refused by a run.
 
     Example:
         >>> import numpy as np, privada as pv
@@ -55,8 +56,11 @@ def as_public(data: Any) -> Public:
 class PublicSide(Protocol):
     """Takes gradients of public examples at a model's current parameters."""
 
-    def check(self, public: Public) -> None:
-        """Take the gradient of a few examples, and raise what that raises."""
+    def check(self, public: Public, *, declared: bool = True) -> None:
+        """Take the gradient of a few examples, and raise what that raises.
+
+        Examples that were declared public are refused if they are the private records.
+        """
 
     def average(self, public: Public, number: int) -> Tensor:
         """Return the average gradient of public batch `number` as one vector."""

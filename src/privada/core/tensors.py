@@ -160,11 +160,11 @@ class Parameters:
         """Return the average square of each coordinate over the gradients of a public batch."""
         return self._public_side().squares(public, number)
 
-    def try_public(self, public: Public) -> None:
-        """Raise unless the model and the loss accept the public examples."""
+    def try_public(self, public: Public, *, declared: bool = True) -> None:
+        """Raise unless the model and the loss accept the examples, which were declared public."""
         side = self._public_side()
         try:
-            side.check(public)
+            side.check(public, declared=declared)
         except PrivadaError:
             raise
         except Exception as error:  # whatever a user's model raises

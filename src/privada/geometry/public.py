@@ -46,7 +46,7 @@ class PublicGradients(FromState):
 
     def init(self, parameters: Parameters) -> State:
         """Return moments of zero; raise if the model does not accept the examples."""
-        parameters.try_public(self._public)
+        parameters.try_public(self._public, declared=self.private)  # `ideal` says what it is
         moments = ("second", "first") if self._form == "adam" else ("second",)
         every = self._every or parameters.epoch
         if every is None:

@@ -4,6 +4,7 @@ Bounds and categories come from a schema, from public data, or from a query that
 silently from the private table. Only these queries need torch, and load it when first used.
 """
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from privada.tables.drafting import draft, draft_types
@@ -23,9 +24,13 @@ from privada.tables.schema import Schema
 from privada.tables.table import Table
 
 if TYPE_CHECKING:
-    from privada.tables.estimating import estimate_bounds, estimate_classes
+    from privada.tables.answers import Answers
+    from privada.tables.estimating import default_bounds, estimate_bounds, estimate_classes
+    from privada.tables.overlap import refuse_overlap
+    from privada.tables.queries import Queries, plan_queries
 
 __all__ = [
+    "Answers",
     "Category",
     "Classes",
     "Encoded",
@@ -33,24 +38,36 @@ __all__ = [
     "Ignore",
     "Matrix",
     "Number",
+    "Queries",
     "Range",
     "Schema",
     "Table",
     "Text",
     "column_types",
+    "default_bounds",
     "draft",
     "draft_types",
     "encode",
     "encode_inputs",
     "estimate_bounds",
     "estimate_classes",
+    "plan_queries",
     "read",
+    "refuse_overlap",
 ]
+
+_LATE = {
+    "Answers": "answers",
+    "Queries": "queries",
+    "default_bounds": "estimating",
+    "estimate_bounds": "estimating",
+    "estimate_classes": "estimating",
+    "plan_queries": "queries",
+    "refuse_overlap": "overlap",
+}
 
 
 def __getattr__(name: str) -> Any:
-    if name in ("estimate_bounds", "estimate_classes"):
-        from privada.tables import estimating
-
-        return getattr(estimating, name)
+    if name in _LATE:
+        return getattr(import_module(f"privada.tables.{_LATE[name]}"), name)
     raise AttributeError(f"module 'privada.tables' has no attribute {name!r}")

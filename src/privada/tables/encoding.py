@@ -173,12 +173,13 @@ def _text(table: Table, name: str, kind: Text, schema: Schema) -> Any:
     vocabulary = schema.vocabularies[name]
     weights = None
     if kind.public_text is not None:
-        weights = inverse_frequencies(vocabulary.counts(_public_texts(name, kind, schema)))
+        weights = inverse_frequencies(vocabulary.counts(public_texts(name, kind, schema)))
     texts = (None if text in absent else text for text in table.texts(name))
     return weighted(vocabulary.counts(texts), kind.weighting, weights, kind.unit_norm)
 
 
-def _public_texts(name: str, kind: Text, schema: Schema) -> NDArray[Any]:
+def public_texts(name: str, kind: Text, schema: Schema) -> NDArray[Any]:
+    """Return the documents that were declared public for a column of text."""
     table = read(schema.folder / str(kind.public_text))
     return table.texts(name if name in table.names else "text")
 

@@ -2,9 +2,9 @@
 
 import math
 from collections.abc import Collection
+from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from privada.accounting import Budget, Ledger, events
 from privada.accounting.calibration import noise_multiplier as calibrated
@@ -14,48 +14,19 @@ from privada.core.randomness import make_bits
 from privada.core.validation import fraction, positive
 from privada.core.values import Release
 from privada.noise import GaussianNoise
+from privada.tables.answers import Answers
 from privada.tables.cells import MISSING
+from privada.tables.ranges import BINS, bins_of, find_ranges
 from privada.tables.schema import Schema
-from privada.tables.table import Numbers, Table
+from privada.tables.table import Table
 
-# Bins are sign times [2^e, 2^(e+1)) for e from _LEAST on, and one for what is nearer to zero.
-_LEAST, _POWERS = -24, 64
-BINS = 2 * _POWERS + 1
-# The chance, at most, that an empty bin is taken for one with records in it.
-_FALSE_ALARM = 1e-5
 # A class must stand so many standard deviations out of the noise, and one record more. That a
 # class of one record does has a chance of 2e-28, which no delta in use can tell from zero.
 _OUTSTANDING = 11.0
-
-
-def bins_of(values: Numbers) -> NDArray[np.int64]:
-    """Return the bin of each number, -1 for NaN; beyond the last bin counts as the last."""
-    power = np.frexp(np.abs(values))[1].astype(np.int64) - 1 - _LEAST
-    power = np.where(np.isinf(values), _POWERS, power)
-    size = np.where((power < 0) | (values == 0), 0, np.clip(power, 0, _POWERS - 1) + 1)
-    placed = _POWERS + np.where(values < 0, -size, size)
-    return np.where(np.isnan(values), -1, placed)
-
-
-def _edges(place: int) -> tuple[float, float]:
-    """Return the least and the greatest number of a bin; zero for the one in the middle."""
-    size = abs(place - _POWERS)
-    if size == 0:
-        return 0.0, 0.0
-    near, far = 2.0 ** (size - 1 + _LEAST), 2.0 ** (size + _LEAST)
-    return (near, far) if place > _POWERS else (-far, -near)
-
-
-def _bounds(counts: Numbers, threshold: float, outside: float) -> tuple[float, float] | None:
-    """Return bounds that leave a share of the records outside at each end, None if all is noise."""
-    kept = np.where(counts > threshold, counts, 0.0)
-    share = np.cumsum(kept) / max(kept.sum(), 1e-300)
-    if not kept.any():
-        return None
-    first = int(np.argmax(share > outside))
-    last = int(np.argmax(share >= 1 - outside))
-    low, high = _edges(first)[0], _edges(max(first, last))[1]
-    return (low, high) if low < high else (0.0, 1.0)
+# So many standard deviations above that threshold, a class is found but once in a thousand times.
+_SURELY = 3.0
+# With fewer records than so many standard deviations of the noise, most bounds are not found.
+LEAST_RATIO = 3.0
 
 
 def release_histograms(
@@ -91,13 +62,16 @@ def estimate_bounds(
     run: str = "bounds",
     outside: float = 0.005,
     seed: int | None = None,
+    answers: Answers | None = None,
 ) -> Schema:
     """Return the schema with low and high where it says `bounds = "estimate"`, by a charged query.
 
     One Gaussian release over all records: for each such column, a histogram over bins that do not
-    depend on the data, sign times powers of two. Bins that noise alone could have filled are left
-    out, and bounds are the edges of bins such that about a share `outside` of the records is beyond
-    each. So bounds are powers of two, and may be up to twice as wide as the values.
+    depend on the data, sign times powers of two. The run of bins that best explains a column is
+    where its values are; bins beside it count from one to four standard deviations of the noise on,
+    those far away from five. Bounds are the edges of bins such that about a share `outside` of the
+    records is beyond each. So bounds are powers of two, and may be up to twice as wide as the
+    values.
 
     Args:
         table: the private table.
@@ -109,13 +83,15 @@ def estimate_bounds(
         run: the name under which it is charged, for the purpose "statistics".
         outside: the share of records that may be beyond each bound.
         seed: reproducible noise for experiments; then nothing is private.
+        answers: where the answer is kept. If it is there already, nothing is read or charged.
 
     Guarantee: the charge is on the ledger, durably, before any value is read; adding or removing a
     record moves the histograms by at most the sensitivity that the noise is scaled to.
 
     Edge cases: without columns to estimate, nothing is read or charged. What is no number, or is
-    missing, is not counted. A table with too few records for so many columns is refused before the
-    charge, a column of which no bin stands out after it. A column of zeros gets 0 and 1. Numbers
+    missing, is not counted. A table with fewer records than three standard deviations of the noise
+    is refused before the charge. A column of which nothing stands out of the noise gets the bounds
+    of `default_bounds`, and `schema.defaulted` names it. A column of zeros gets 0 and 1. Numbers
     beyond 2^40 are clipped there.
 
     Raises:
@@ -133,36 +109,68 @@ def estimate_bounds(
 
     Reference: Dwork and Lei (2009), Differential Privacy and Robust Statistics, Section 3, for
     bins that do not depend on the data; Karwa and Vadhan (2018), Finite Sample Differentially
-    Private Confidence Intervals, Algorithm 1, for ranges from noisy histograms.
+    Private Confidence Intervals, Algorithm 1, for ranges from noisy histograms; docs/decisions/0013
+    for how bins are looked at together.
     """
     if not schema.pending:
         return schema
     schema.check(table.names)
     fraction("outside", outside, "A share such as 0.005.")
     sigma, columns = _multiplier(noise_multiplier, budget), len(schema.pending)
-    # which noise alone, of a standard deviation of sigma sqrt(columns), does not reach
-    threshold = sigma * math.sqrt(2 * columns * math.log(columns * BINS / _FALSE_ALARM))
-    if table.size <= threshold:
+    noise_std = sigma * math.sqrt(columns)
+    question = bounds_question(schema, outside)
+    answered = answers is not None and answers.has(question)
+    if not answered and table.size < LEAST_RATIO * noise_std:
         raise DataError(
-            f"Expected more than {threshold:,.0f} records to find bounds of {columns:,} columns in "
-            f"the noise, got {table.size:,}. Give low and high, or estimate with less noise. "
-            "Nothing was charged."
+            f"Expected at least {LEAST_RATIO * noise_std:,.0f} records to find bounds of "
+            f"{columns:,} columns in the noise, got {table.size:,}. Give low and high, estimate "
+            f"with less noise, or take default_bounds. {_uncharged(ledger, run)}"
         )
-    release = release_histograms(
-        table, schema, ledger=ledger, noise_multiplier=sigma, run=run, seed=seed
+
+    def pay_and_look() -> dict[str, tuple[float, float] | None]:
+        release = release_histograms(
+            table, schema, ledger=ledger, noise_multiplier=sigma, run=run, seed=seed
+        )
+        counts = release.value.numpy().reshape(columns, BINS)
+        found = find_ranges(counts, noise_std, table.size, outside)
+        return dict(zip(schema.pending, found, strict=True))
+
+    if answers is None:
+        return schema.with_bounds(pay_and_look())
+    unknown = dict.fromkeys(schema.pending)
+    return schema.with_bounds(
+        answers.ask(question, pay_and_look, ledger=ledger, run=run, default=unknown)
     )
-    counts = release.value.numpy().reshape(columns, BINS)
-    found = {}
-    for name, column in zip(schema.pending, counts, strict=True):
-        bounds = _bounds(column, threshold, outside)
-        if bounds is None:
-            raise DataError(
-                f"Expected enough records to find bounds of {name!r} in the noise, got none that "
-                "stands out. The query stays charged. Give low and high, or estimate with less "
-                "noise."
-            )
-        found[name] = bounds
-    return schema.with_bounds(found)
+
+
+def bounds_question(schema: Schema, outside: float = 0.005) -> dict[str, Any]:
+    """Return what is asked when bounds are estimated, as `Answers` know it."""
+    return {"what": "bounds", "columns": list(schema.pending), "outside": outside}
+
+
+def default_bounds(schema: Schema) -> Schema:
+    """Return the schema with default bounds where it says `bounds = "estimate"`, for nothing.
+
+    They are 2^20 either way on the log scale: too wide for most columns, so that little is left of
+    their differences, but hardly any value is clipped. `schema.defaulted` names the columns.
+
+    Guarantee: nothing is read.
+
+    Example:
+        >>> from privada.tables import Classes, Number, Schema, default_bounds
+        >>> schema = Schema(Classes("sick", ["no", "yes"]), {"age": Number(bounds="estimate")})
+        >>> default_bounds(schema).columns["age"]
+        Number(low=-1048576.0, high=1048576.0, scale='log', missing='middle', bounds='default')
+    """
+    return schema.with_bounds(dict.fromkeys(schema.pending))
+
+
+def _uncharged(ledger: Ledger, run: str) -> str:
+    """Say that this was not charged, and what the run was charged for before."""
+    before = sum(charge.count for charge in ledger.charges() if charge.run == run)
+    if before == 0:
+        return "Nothing was charged."
+    return f"This was not charged; what run {run!r} was charged before stays charged."
 
 
 def least_records(noise_multiplier: float) -> int:
@@ -186,6 +194,7 @@ def estimate_classes(
     run: str = "classes",
     missing: Collection[str] = MISSING,
     seed: int | None = None,
+    answers: Answers | None = None,
 ) -> tuple[str, ...]:
     """Return the classes that stand out in a private column, sorted, by a charged query.
 
@@ -202,14 +211,15 @@ def estimate_classes(
         run: the name under which it is charged, for the purpose "statistics".
         missing: the texts that stand for a missing value, which is not a class.
         seed: reproducible noise for experiments; then nothing is private.
+        answers: where the answer is kept. If it is there already, nothing is read or charged.
 
     Guarantee: the charge is on the ledger, durably, before any value is read. Adding or removing a
     record moves one count by 1; if that makes a class appear or vanish, the class had one record,
     and it is told of with a probability below 2e-28, the delta that is not on the ledger.
 
-    Edge cases: of records without a class nothing is told. A table in which no two classes can have
-    enough records is refused before the charge. If fewer than two stand out, that is what is
-    returned.
+    Edge cases: of records without a class nothing is told. A table in which two classes of one size
+    would not stand out, but for one time in a thousand, is refused before the charge. If fewer than
+    two stand out, that is what is returned.
 
     Raises:
         BudgetExceeded: before any value is read.
@@ -228,20 +238,46 @@ def estimate_classes(
     sigma = _multiplier(noise_multiplier, budget)
     if column not in table.names:
         raise ArgumentError(f"Expected column to be one of {table.names}, got {column!r}.")
-    if table.size < 2 * least_records(sigma):
+    question = classes_question(column, missing)
+    answered = answers is not None and answers.has(question)
+    needed = records_for_classes(sigma)
+    if not answered and table.size < needed:
         raise DataError(
-            f"Expected at least {2 * least_records(sigma):,} records to find the classes of "
-            f"{column!r} in the noise, got {table.size:,}. Name the classes. Nothing was charged."
+            f"Expected at least {needed:,} records to find the classes of {column!r} in the noise, "
+            f"got {table.size:,}. Name the classes. {_uncharged(ledger, run)}"
         )
-    event, noise = events.gaussian(sigma), GaussianNoise(make_bits(seed, "classes"))
-    ledger.charge({event: 1}, run=run, purpose="statistics")
-    texts = [text if text not in missing else None for text in table.texts(column)]
-    known = sorted({text for text in texts if text is not None})
-    places = {text: place for place, text in enumerate(known)}
-    found = np.array([places.get(text, -1) for text in texts], dtype=np.int64)
-    release = noise.release(histogram_sum([found], len(known)), sigma, 1)
-    counts = release.value.numpy()
-    return tuple(known[k] for k in np.flatnonzero(counts > 1 + _OUTSTANDING * release.noise_std))
+
+    def pay_and_look() -> list[str]:
+        event, noise = events.gaussian(sigma), GaussianNoise(make_bits(seed, "classes"))
+        ledger.charge({event: 1}, run=run, purpose="statistics")
+        texts = [text if text not in missing else None for text in table.texts(column)]
+        known = sorted({text for text in texts if text is not None})
+        places = {text: place for place, text in enumerate(known)}
+        found = np.array([places.get(text, -1) for text in texts], dtype=np.int64)
+        release = noise.release(histogram_sum([found], len(known)), sigma, 1)
+        shown = release.value.numpy() > 1 + _OUTSTANDING * release.noise_std
+        return [known[place] for place in np.flatnonzero(shown)]
+
+    if answers is None:
+        return tuple(pay_and_look())
+    return tuple(answers.ask(question, pay_and_look, ledger=ledger, run=run))
+
+
+def classes_question(column: str, missing: Collection[str] = MISSING) -> dict[str, Any]:
+    """Return what is asked when classes are estimated, as `Answers` know it."""
+    return {"what": "classes", "column": column, "missing": sorted(missing)}
+
+
+def records_for_classes(noise_multiplier: float, classes: float = 2) -> int:
+    """Return how many records a table needs so that classes of one size are found.
+
+    Example:
+        >>> from privada.tables.estimating import records_for_classes
+        >>> records_for_classes(10.0), records_for_classes(10.0, classes=3)
+        (282, 423)
+    """
+    surely = least_records(noise_multiplier) + _SURELY * noise_multiplier
+    return math.ceil(classes * surely)
 
 
 def _multiplier(noise_multiplier: float | None, budget: Budget | None) -> float:

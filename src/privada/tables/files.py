@@ -5,9 +5,10 @@ import codecs
 import gzip
 import lzma
 import os
+import tempfile
 import zlib
 from collections.abc import Callable, Generator, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
 
@@ -95,10 +96,34 @@ def write_text(path: Source, text: str, *, replace: bool) -> None:
             file.write(text)
     except FileExistsError:
         raise ArgumentError(
-            f"Expected a path without a file, got {str(path)!r}, which exists. Give another, or "
-            "remove it."
+            f"Expected a path without a file, got {str(path)!r}, which exists. Give another path."
         ) from None
     except OSError as error:
         raise ArgumentError(
             f"Cannot write {str(path)!r}: {error.strerror}. Give a path that can be written."
+        ) from None
+
+
+def write_durably(path: Path, text: str) -> None:
+    """Replace a text file so that it outlives a crash, which leaves the old one or the new one."""
+    try:
+        handle, draft = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+        try:
+            with os.fdopen(handle, "w", encoding="utf-8") as file:
+                file.write(text)
+                file.flush()
+                os.fsync(file.fileno())
+            Path(draft).replace(path)
+        finally:
+            with suppress(FileNotFoundError):
+                Path(draft).unlink()
+        folder = os.open(path.parent, os.O_RDONLY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
+    except OSError as error:
+        raise ArgumentError(
+            f"Cannot write {str(path)!r}: {error.strerror}. Make room, or give a path that can be "
+            "written."
         ) from None

@@ -14,7 +14,10 @@ from privada.tables.cells import Fault, text_of
 Numbers = NDArray[np.float64]
 
 SCALES = ("linear", "log")
-BOUNDS = ("given", "estimate", "estimated")
+BOUNDS = ("given", "estimate", "estimated", "default")
+# Where nothing is known of a column: it is clipped to plus and minus this, on the log scale, on
+# which it takes a long way to get lost.
+DEFAULT_BOUND = 2.0**20
 
 
 def _stretched(values: Any, scale: str) -> Any:
@@ -84,8 +87,8 @@ class Number:
         scale: "linear", or "log" for sign(x) log(1 + |x|) before mapping.
         missing: what a missing value becomes: "low" (-1), "middle" (0), or "flag" (0, and 1 in a
             feature of its own).
-        bounds: "given"; "estimate" where `estimate_bounds` is to find them; or "estimated" where
-            it has.
+        bounds: "given"; "estimate" where `estimate_bounds` is to find them; "estimated" where it
+            has; or "default" where it found nothing, which is 2^20 either way on the log scale.
 
     Guarantee: a feature in [-1, 1], whatever the value.
 

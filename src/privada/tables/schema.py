@@ -17,6 +17,7 @@ from privada.tables import toml
 from privada.tables.cells import MISSING
 from privada.tables.files import Source, as_path, lines, write_text
 from privada.tables.kinds import (
+    DEFAULT_BOUND,
     KINDS,
     Category,
     Classes,
@@ -137,9 +138,17 @@ class Schema:
     @property
     def pending(self) -> tuple[str, ...]:
         """The columns, the target's perhaps, whose bounds are still to be estimated."""
+        return self._bounded("estimate")
+
+    @property
+    def defaulted(self) -> tuple[str, ...]:
+        """The columns, the target's perhaps, that have default bounds since none were found."""
+        return self._bounded("default")
+
+    def _bounded(self, how: str) -> tuple[str, ...]:
         named: list[tuple[str, Kind | Target]] = [*self.columns.items()]
         named.append((self.target.column, self.target))
-        return tuple(name for name, kind in named if getattr(kind, "bounds", "") == "estimate")
+        return tuple(name for name, kind in named if getattr(kind, "bounds", "") == how)
 
     @property
     def ignored(self) -> frozenset[str]:
@@ -192,15 +201,15 @@ class Schema:
                 'kind = "ignore" leaves it out.'
             )
 
-    def with_bounds(self, found: Mapping[str, tuple[float, float]]) -> "Schema":
-        """Return the schema with bounds that a charged query has estimated."""
+    def with_bounds(self, found: Mapping[str, tuple[float, float] | None]) -> "Schema":
+        """Return the schema with bounds that a charged query has estimated, None for none."""
         columns, target = dict(self.columns), self.target
-        for name, (low, high) in found.items():
-            kind = columns.get(name)
+        for name, bounds in found.items():
+            kind, change = columns.get(name), _estimated(bounds)
             if isinstance(kind, Number):
-                columns[name] = replace(kind, low=low, high=high, bounds="estimated")
+                columns[name] = replace(kind, **change)
             elif isinstance(target, Range) and name == target.column:
-                target = replace(target, low=low, high=high, bounds="estimated")
+                target = replace(target, **change)
         return replace(self, columns=columns, target=target)
 
     # ------------------------------------------------------------------ as a file
@@ -260,6 +269,13 @@ class Schema:
         """Write the schema as a TOML file, in place of one that exists."""
         folder = as_path("path", path).parent
         write_text(path, self.to_toml(comment, folder), replace=True)
+
+
+def _estimated(bounds: tuple[float, float] | None) -> dict[str, Any]:
+    if bounds is None:
+        low, high = -DEFAULT_BOUND, DEFAULT_BOUND
+        return {"low": low, "high": high, "scale": "log", "bounds": "default"}
+    return {"low": bounds[0], "high": bounds[1], "bounds": "estimated"}
 
 
 def _missing_texts(missing: Any) -> tuple[str, ...]:

@@ -1,0 +1,145 @@
+"""Whether records that were declared public are the private ones: by identity and by content.
+
+The check is there for mistakes: the private file given as the public one. It looks at private
+values before any charge, as other checks of a set-up do, so it is made to tell as little as it can:
+it says yes or no, and yes only if more than half of a table is in the other one, beyond chance.
+"""
+
+from collections import Counter
+from collections.abc import Hashable, Iterator, Sequence
+from hashlib import blake2b
+from typing import Any
+
+import numpy as np
+import scipy.sparse
+import torch
+from scipy.stats import binom
+from torch import Tensor
+from torch.utils.data import Subset, TensorDataset
+
+from privada.core.errors import DataError
+
+# With fewer different rows in common, an answer would tell too much of each.
+_FEWEST = 20
+# More than this share of the rows that should be new must be missing.
+_SHARE = 0.5
+# And chance alone does that with a probability below this.
+_CHANCE = 1e-6
+# How many rows are hashed at a time.
+_CHUNK = 4096
+
+
+def are_shared(public: Sequence[Hashable], private: Sequence[Hashable]) -> bool:
+    """Return whether rows are the same, or most of one side are from the other, beyond chance.
+
+    How many rows of an independent table would be found by chance is estimated from how many rows
+    of a table have a twin in it (Good, 1953), so that tables with few different rows are not taken
+    for copies of each other.
+    """
+    ours, theirs = Counter(public), Counter(private)
+    if ours == theirs:
+        return True
+    return _taken_from(ours, theirs) or _taken_from(theirs, ours)
+
+
+def _taken_from(some: Counter[Hashable], source: Counter[Hashable]) -> bool:
+    common = sum(row in source for row in some)
+    if common < _FEWEST:
+        return False
+    rows, new = some.total(), sum(n for row, n in some.items() if row not in source)
+    single = sum(n == 1 for n in source.values()) / source.total()
+    if new >= (1 - _SHARE) * single * rows:
+        return False
+    return bool(binom.cdf(new, rows, single) < _CHANCE)
+
+
+def refuse_private(public: Any, private: Any) -> None:
+    """Raise if public examples are the private records, share memory with them, or are copies.
+
+    Datasets are compared by identity, and subsets of one dataset by their indices; arrays, tensors
+    and sparse matrices by where they are in memory, and by content.
+    """
+    if public is private or _same_places(public, private) or _same_content(public, private):
+        raise DataError(
+            "Expected public examples that are other records than the private ones, got examples "
+            "that are these, or share too many with them. Give examples that are public, and "
+            "leave them out of the private records."
+        )
+
+
+def _pair(data: Any) -> tuple[Any, Any] | None:
+    """Return inputs and targets in memory, None for what is read item by item."""
+    if isinstance(data, TensorDataset) and len(data.tensors) == 2:
+        return data.tensors[0], data.tensors[1]
+    if isinstance(data, (tuple, list)) and len(data) == 2:
+        return data[0], data[1]
+    return None
+
+
+def _same_places(public: Any, private: Any) -> bool:
+    """Return whether two sets of records have one in common by where it is."""
+    base, places = _indices(public)
+    other, others = _indices(private)
+    if base is other and (places is None or others is None or not places.isdisjoint(others)):
+        return True
+    ours, theirs = _pair(public), _pair(private)
+    if ours is None or theirs is None:
+        return False
+    return not _addresses(ours[0]).isdisjoint(_addresses(theirs[0]))
+
+
+def _indices(data: Any) -> tuple[Any, set[int] | None]:
+    """Return the dataset that records are of, and which ones, None for all."""
+    places: list[int] | None = None
+    while isinstance(data, Subset):
+        chosen = [int(place) for place in data.indices]
+        places = chosen if places is None else [chosen[place] for place in places]
+        data = data.dataset
+    return data, None if places is None else set(places)
+
+
+def _addresses(values: Any) -> set[int]:
+    """Return where each row is in memory."""
+    if isinstance(values, Tensor) and values.layout == torch.strided and values.ndim:
+        start, step, count = (
+            values.data_ptr(),
+            values.stride(0) * values.element_size(),
+            len(values),
+        )
+    elif isinstance(values, np.ndarray) and values.ndim and values.size:
+        start, step, count = values.ctypes.data, values.strides[0], len(values)
+    else:
+        return set()
+    return set() if step == 0 or start == 0 else {start + step * row for row in range(count)}
+
+
+def _same_content(public: Any, private: Any) -> bool:
+    ours, theirs = _pair(public), _pair(private)
+    if ours is None or theirs is None:
+        return False
+    try:
+        return are_shared(list(_digests(*ours)), list(_digests(*theirs)))
+    except (TypeError, ValueError, RuntimeError):
+        return False  # what is no array is refused elsewhere, in better words
+
+
+def _digests(inputs: Any, targets: Any) -> Iterator[bytes]:
+    """Yield a hash of each record, the same for float32 and float64."""
+    rows = inputs.shape[0] if hasattr(inputs, "shape") else len(inputs)
+    inputs = inputs.tocsr() if _is_sparse(inputs) else inputs
+    for start in range(0, rows, _CHUNK):
+        parts = [_rows(side[start : start + _CHUNK]) for side in (inputs, targets)]
+        for row, target in zip(*parts, strict=True):
+            yield blake2b(row.tobytes() + target.tobytes(), digest_size=16).digest()
+
+
+def _is_sparse(values: Any) -> bool:
+    return bool(scipy.sparse.issparse(values))
+
+
+def _rows(some: Any) -> Any:
+    some = some.toarray() if _is_sparse(some) else some
+    if isinstance(some, Tensor):
+        some = some.detach().cpu()
+    values = np.asarray(some, dtype=np.float32) + np.float32(0)  # which makes -0 the same as 0
+    return np.ascontiguousarray(values.reshape(len(values), -1))

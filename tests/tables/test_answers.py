@@ -1,0 +1,167 @@
+"""Answers are kept, and what was paid for is not paid for again without being asked."""
+
+import numpy as np
+import pytest
+
+import privada as pv
+from privada.accounting import events
+from privada.core.errors import ArgumentError, BudgetExceeded, LedgerError
+from privada.tables import (
+    Answers,
+    Classes,
+    Number,
+    Schema,
+    Table,
+    estimate_bounds,
+    estimate_classes,
+)
+
+SCHEMA = Schema(Classes("y", ["a", "b"]), {"x": Number(bounds="estimate")})
+TABLE = Table({"x": np.arange(500) % 60 + 20.0, "y": ["a", "b"] * 250})
+
+
+class Killed(BaseException):
+    """Ends a process between a charge and its answer."""
+
+
+class Mortal(Table):
+    """A table at whose first value the process ends."""
+
+    def numbers(self, *_, **__):
+        raise Killed
+
+    def texts(self, name):
+        raise Killed
+
+
+MORTAL = Mortal(TABLE.columns)
+
+
+@pytest.fixture
+def ledger():
+    return pv.Ledger(None, pv.Budget(20.0, 1e-6), dataset="patients")
+
+
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "answers.json"
+
+
+def bounds(table, ledger, answers, **settings):
+    return estimate_bounds(
+        table, SCHEMA, ledger=ledger, run="r", answers=answers, noise_multiplier=4.0, **settings
+    )
+
+
+def classes(table, ledger, answers):
+    return estimate_classes(
+        table, "y", ledger=ledger, run="r", answers=answers, noise_multiplier=4.0
+    )
+
+
+def count(ledger):
+    return sum(ledger.totals().values())
+
+
+def test_an_answer_is_given_again_and_neither_read_nor_charged(ledger, path):
+    first = bounds(TABLE, ledger, Answers(path)), classes(TABLE, ledger, Answers(path))
+    assert count(ledger) == 2
+    again = bounds(MORTAL, ledger, Answers(path)), classes(MORTAL, ledger, Answers(path))
+    assert again == first
+    assert count(ledger) == 2
+
+
+def test_an_answer_without_a_result_is_an_answer(ledger, path):
+    empty = Table({"x": [None] * 500, "y": [None] * 500})
+    for _ in range(2):
+        assert bounds(empty, ledger, Answers(path), seed=1).defaulted == ("x",)
+        assert classes(empty, ledger, Answers(path)) == ()
+    assert count(ledger) == 2
+
+
+def test_another_question_is_another_charge(ledger, path):
+    bounds(TABLE, ledger, Answers(path))
+    bounds(TABLE, ledger, Answers(path), outside=0.1)
+    assert count(ledger) == 2
+
+
+def test_a_lost_answer_is_refused_paid_for_again_or_replaced_by_defaults(ledger, path):
+    with pytest.raises(Killed):
+        bounds(MORTAL, ledger, Answers(path))
+    assert count(ledger) == 1
+    for _ in range(2):
+        with pytest.raises(LedgerError, match=r"bounds.*pay-again.*defaults.*Nothing more"):
+            bounds(TABLE, ledger, Answers(path))
+    assert count(ledger) == 1
+    found = bounds(TABLE, ledger, Answers(path, when_lost="pay-again"))
+    assert not found.defaulted
+    assert count(ledger) == 2
+    # and what was lost is settled: the next question is asked as if nothing had been
+    assert classes(TABLE, ledger, Answers(path)) == ("a", "b")
+    assert count(ledger) == 3
+
+
+def test_defaults_stand_for_a_lost_answer_for_good(ledger, path):
+    with pytest.raises(Killed):
+        bounds(MORTAL, ledger, Answers(path))
+    for when_lost in ("defaults", "refuse"):
+        assert bounds(TABLE, ledger, Answers(path, when_lost=when_lost)).defaulted == ("x",)
+    assert count(ledger) == 1
+
+
+def test_classes_have_no_default(ledger, path):
+    with pytest.raises(Killed):
+        classes(MORTAL, ledger, Answers(path))
+    with pytest.raises(LedgerError, match="name the classes"):
+        classes(TABLE, ledger, Answers(path, when_lost="defaults"))
+    # named by hand, they are no obstacle to another question
+    assert not bounds(TABLE, ledger, Answers(path)).defaulted
+    assert count(ledger) == 2
+
+
+def test_what_was_lost_twice_is_known_as_such(ledger, path):
+    for when_lost in ("refuse", "pay-again"):
+        with pytest.raises(Killed):
+            bounds(MORTAL, ledger, Answers(path, when_lost=when_lost))
+    with pytest.raises(LedgerError, match="bounds"):
+        bounds(TABLE, ledger, Answers(path))
+    assert count(ledger) == 2
+
+
+def test_a_question_that_was_refused_is_not_lost(path):
+    poor = pv.Ledger(None, pv.Budget(0.1, 1e-6), dataset="patients")
+    with pytest.raises(BudgetExceeded):
+        bounds(MORTAL, poor, Answers(path))
+    rich = pv.Ledger(None, pv.Budget(9.0, 1e-6), dataset="patients")
+    assert not bounds(TABLE, rich, Answers(path)).defaulted
+
+
+def test_charges_of_others_are_not_lost_answers(ledger, path):
+    ledger.charge({events.gaussian(9.0): 1}, run="other", purpose="statistics")
+    ledger.charge({events.gaussian(9.0): 1}, run="r", purpose="training")
+    assert not bounds(TABLE, ledger, Answers(path)).defaulted
+
+
+def test_a_file_that_is_gone_or_damaged_is_refused_once_there_are_charges(ledger, path):
+    bounds(TABLE, ledger, Answers(path))
+    kept = path.read_text()
+    path.write_text(kept[:-20])
+    with pytest.raises(LedgerError, match="Cannot read the answers"):
+        bounds(TABLE, ledger, Answers(path))
+    path.unlink()
+    with pytest.raises(LedgerError, match="was charged for"):
+        bounds(TABLE, ledger, Answers(path))
+    assert count(ledger) == 1
+
+
+def test_a_charge_comes_only_after_the_question_can_be_kept(ledger, tmp_path):
+    with pytest.raises(ArgumentError, match="Cannot write"):
+        bounds(MORTAL, ledger, Answers(tmp_path / "no" / "answers.json"))
+    assert count(ledger) == 0
+
+
+def test_wrong_arguments(path):
+    with pytest.raises(ArgumentError, match="when_lost"):
+        Answers(path, when_lost="ask")
+    with pytest.raises(ArgumentError, match="path"):
+        Answers(3)
