@@ -2,7 +2,6 @@
 
 import math
 import os
-import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -14,26 +13,26 @@ import torch
 from numpy.typing import NDArray
 from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
 from sklearn.utils.multiclass import check_classification_targets
-from sklearn.utils.validation import check_is_fitted, validate_data
+from sklearn.utils.validation import check_is_fitted
 from torch import Tensor, nn
 from torch.utils.data import Dataset
 
 from privada import defaults, fits, upstream
 from privada.accounting import Budget, Ledger, Statement
-from privada.core.errors import ArgumentError, DataError
+from privada.core.errors import ArgumentError
 from privada.core.randomness import make_bits
 from privada.core.validation import one_of, whole
 from privada.methods import Method
 from privada.models import Architecture
 from privada.noise.hidden import hidden_generator
+from privada.preprocessing import Bounds, checked, limits, mapped
 from privada.selection.planning import default_delta
 from privada.training import Trainer
 
 _CHUNK = 8192
-Bounds = tuple[Any, Any] | None
 
 
-class _Private(BaseEstimator):  # type: ignore[misc]
+class _Private(fits.Kin, BaseEstimator):  # type: ignore[misc]
     """What both estimators share."""
 
     def __init__(
@@ -131,16 +130,6 @@ class _Private(BaseEstimator):  # type: ignore[misc]
         with fits.counted(seen, kin, ledger, shared=self.ledger is not None) as others:
             yield ledger, others
 
-    def _kin(self) -> str:
-        """Return what this estimator and its clones have in common."""
-        kin: str = self.__dict__.setdefault("_family", uuid.uuid4().hex)
-        return kin
-
-    def __sklearn_clone__(self) -> Self:
-        copy: Self = super().__sklearn_clone__()
-        copy._family = self._kin()
-        return copy
-
     def _settings(self, records: int) -> defaults.Defaults:
         given = {"batch": self.batch_size, "epochs": self.epochs}
         if isinstance(self.method, Method):
@@ -158,16 +147,7 @@ class _Private(BaseEstimator):  # type: ignore[misc]
         return defaults.Defaults(method, usual.batch_size, usual.epochs)
 
     def _checked(self, *given: Any, **how: Any) -> Any:
-        """Return inputs, and targets, as scikit-learn checks them; errors do not quote a cell."""
-        try:
-            return validate_data(self, *given, accept_sparse="csr", dtype=np.float32, **how)
-        except ValueError as error:
-            if "could not convert" not in str(error):
-                raise
-        raise DataError(
-            "Expected numbers, got a column of text or of another kind. Encode it as numbers "
-            "first, by a list of categories that is known without the data: pv.tables.encode does."
-        )
+        return checked(self, *given, accept_sparse="csr", dtype=np.float32, **how)
 
     def _limits(self, features: int) -> tuple[NDArray[np.float64], NDArray[np.float64]] | None:
         """Return the bounds as a number for each feature."""
@@ -232,32 +212,6 @@ class _SparseRows(Dataset[tuple[Tensor, Tensor]]):
     def __getitems__(self, places: list[int]) -> list[tuple[Tensor, Tensor]]:
         rows = torch.from_numpy(self._scaled(self._inputs[places].toarray()))
         return list(zip(rows, self._targets[places], strict=True))
-
-
-def limits(bounds: Any, features: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return public bounds (low, high) as a number for each feature, or say what is wrong."""
-    form = (
-        f"Expected bounds=(low, high), each a number or one for each of the {features} features, "
-        "with low < high everywhere"
-    )
-    try:
-        pair = [np.asarray(bound, dtype=np.float64) for bound in bounds]
-    except (TypeError, ValueError):
-        pair = []
-    if len(pair) != 2:
-        raise ArgumentError(f"{form}, got bounds={bounds!r}.")
-    wrong = next((each for each in pair if each.shape not in ((), (1,), (features,))), None)
-    if wrong is not None:
-        raise ArgumentError(f"{form}, got a bound of shape {wrong.shape}.")
-    low, high = (np.broadcast_to(each, (features,)) for each in pair)
-    if not np.all(np.isfinite(low) & np.isfinite(high)) or not np.all(low < high):
-        raise ArgumentError(f"{form} and both finite, got bounds={bounds!r}.")
-    return low, high
-
-
-def mapped(values: Any, low: Any, high: Any) -> NDArray[np.float64]:
-    """Return values clipped to bounds and mapped to [-1, 1]."""
-    return np.asarray(2 * (np.clip(values, low, high) - low) / (high - low) - 1)
 
 
 def _open(given: Ledger | str | os.PathLike[str] | None, budget: Budget) -> Ledger:

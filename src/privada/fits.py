@@ -7,10 +7,11 @@ second fit on the same rows is not free, whoever calls it, each fit leaves diges
 import multiprocessing
 import os
 import threading
+import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -267,9 +268,25 @@ def _adopt(look: _Look, ledger: Ledger, own: _Look) -> None:
     _looks.remove(look)
 
 
-def derived(before: Digest, after: Digest) -> None:
-    """Note that rows were made from others, by what was learnt from those at a charge."""
+def transformed(before: NDArray[Any], after: NDArray[Any]) -> None:
+    """Note that rows were made of others, one of each, which may have been fitted."""
+    if not _looks:
+        return
+    old, new = (digest(each.astype(np.float32, copy=False)) for each in (before, after))
     with _lock:
         for look in _looks:
-            if look.digest.overlaps(before):
-                look.digest = look.digest.joined(after)
+            if look.digest.overlaps(old):
+                look.digest = look.digest.joined(new)
+
+
+class Kin:
+    """What an estimator shares with its clones, wherever they are fitted."""
+
+    def _kin(self) -> str:
+        kin: str = self.__dict__.setdefault("_family", uuid.uuid4().hex)
+        return kin
+
+    def __sklearn_clone__(self) -> Self:
+        copy: Self = super().__sklearn_clone__()  # type: ignore[misc]
+        copy.__dict__["_family"] = self._kin()
+        return copy

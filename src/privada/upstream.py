@@ -11,6 +11,7 @@ from sklearn.compose import ColumnTransformer, TransformedTargetRegressor
 from sklearn.ensemble import BaggingClassifier, BaggingRegressor
 from sklearn.feature_extraction.text import CountVectorizer
 from sklearn.frozen import FrozenEstimator
+from sklearn.impute import MissingIndicator
 from sklearn.kernel_approximation import PolynomialCountSketch, RBFSampler, SkewedChi2Sampler
 from sklearn.pipeline import FeatureUnion, Pipeline
 from sklearn.preprocessing import OneHotEncoder, OrdinalEncoder, PolynomialFeatures
@@ -55,6 +56,8 @@ def _stateless(transformer: Any) -> bool:
         return False
     if kind in (OneHotEncoder, OrdinalEncoder):
         return not isinstance(transformer.categories, str)
+    if kind is MissingIndicator:
+        return bool(transformer.features == "all")
     if kind is CountVectorizer:
         return transformer.vocabulary is not None
     try:
