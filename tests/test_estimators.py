@@ -113,7 +113,52 @@ def test_classes_may_be_said_beforehand():
     assert set(pv.PrivateClassifier(**SEEDED).fit(X[few], words).classes_) == {"a", "b", "c"}
 
 
-# ---------------------------------------------------------------------- searches are not free
+# ---------------------------------------------------------------------- tables and sparse rows
+
+
+def test_data_frames_are_taken_with_their_names():
+    frame = pd.DataFrame(X, columns=[f"pixel {place}" for place in range(64)])
+    answers = pd.Series(np.array(["even", "odd"])[Y % 2])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        found = pv.PrivateClassifier(**QUICK, bounds=(0, 16)).fit(frame, answers)
+        assert found.predict(frame[:3]).shape == found.predict_proba(frame[:3])[:, 0].shape == (3,)
+        whole = pv.PrivateRegressor(**QUICK, seed=1).fit(frame.astype("Int64"), pd.Series(Y))
+        whole.predict(frame.astype("Int64"))
+    assert list(found.feature_names_in_) == list(frame.columns)
+    with pytest.warns(UserWarning, match="feature names"):
+        found.predict(X)
+    with pytest.raises(ValueError, match="feature names"):
+        found.predict(frame.rename(columns={"pixel 0": "another"}))
+
+
+def test_a_private_cell_is_not_quoted():
+    frame = pd.DataFrame(X[:20])
+    frame[3] = "Smith"
+    for data in ((frame, Y[:20]), (X[:20], ["Smith"] * 20)):
+        with pytest.raises(pv.DataError, match="Expected numbers") as refused:
+            pv.PrivateRegressor(**QUICK).fit(*data)
+        assert "Smith" not in str(refused.value)
+        assert refused.value.__context__ is None
+
+
+@pytest.mark.parametrize(
+    "bounds", [(-16, 16), (0, 16), (-2.0, np.arange(64) + 1.0), (np.full(64, -1.0), 20)]
+)
+@pytest.mark.parametrize("kind", [scipy.sparse.csr_matrix, scipy.sparse.coo_array])
+def test_sparse_rows_are_brought_into_bounds(bounds, kind):
+    before = kind(X[~TEST])
+    sparse = pv.PrivateClassifier(**SEEDED, bounds=bounds).fit(before, Y[~TEST])
+    dense = fitted(bounds=bounds, seed=0)
+    some = X[TEST][:50]
+    np.testing.assert_allclose(
+        dense.predict_proba(some), sparse.predict_proba(kind(some)), atol=1e-3
+    )
+    assert (before != kind(X[~TEST])).nnz == 0
+    assert pv.PrivateRegressor(**QUICK, bounds=bounds).fit(before, Y[~TEST]).epsilon_ <= 3.0
+
+
+# ---------------------------------------------------------------------- many fits are not free
 
 
 FREE = "without a ledger none would count"
@@ -141,15 +186,16 @@ FITTED_OFTEN = {
     "search in processes": lambda: GridSearchCV(
         make_pipeline(private()), {"privateclassifier__clip": [0.5]}, n_jobs=2, error_score="raise"
     ),
-    "classes in processes": lambda: OneVsRestClassifier(pv.PrivateClassifier(**QUICK), n_jobs=2),
+    "classes in forks": lambda: OneVsRestClassifier(pv.PrivateClassifier(**QUICK), n_jobs=2),
     "classes in threads": lambda: OneVsRestClassifier(pv.PrivateClassifier(**QUICK), n_jobs=2),
 }
 
 
 @pytest.mark.parametrize("name", FITTED_OFTEN)
 def test_many_fits_on_the_same_rows_are_refused_without_a_ledger(name):
-    threads = parallel_backend("threading") if "threads" in name else nullcontext()
-    with threads, pytest.raises(ValueError, match=FREE):
+    how = {"classes in threads": "threading", "classes in forks": "multiprocessing"}.get(name)
+    workers = parallel_backend(how) if how else nullcontext()
+    with workers, pytest.raises(ValueError, match=FREE):
         FITTED_OFTEN[name]().fit(FEW, FEW_Y)
 
 
@@ -168,7 +214,8 @@ def test_ensembles_are_charged_on_a_ledger(jobs, tmp_path):
     many = BaggingClassifier(
         asked, 3, bootstrap=False, max_samples=0.5, n_jobs=jobs, random_state=1
     )
-    found = many.fit(FEW, FEW_Y).estimators_
+    with parallel_backend("multiprocessing"):
+        found = many.fit(FEW, FEW_Y).estimators_
     assert all(each.statement_.private for each in found)
     assert len({charge.run for charge in ledger.charges()}) == 3
     # as if all three had looked at the same rows, which some of them did
@@ -302,6 +349,12 @@ def test_a_search_of_scikit_learn_is_charged_on_a_ledger(tmp_path):
         ({"delta": 2.0}, "delta"),
         ({"bounds": (16, 0)}, "low < high"),
         ({"bounds": (0, np.inf)}, "low < high"),
+        ({"bounds": 16}, "bounds"),
+        ({"bounds": (0, 8, 16)}, "bounds"),
+        ({"bounds": ("low", "high")}, "bounds"),
+        ({"bounds": (0, [16] * 63)}, r"each of the 64 features.*\(63,\)"),
+        ({"bounds": (np.zeros((64, 1)), 16)}, r"each of the 64 features.*\(64, 1\)"),
+        ({"preprocessing": None}, "preprocessing"),
         ({"batch_size": 0}, "batch_size"),
         ({"batch_size": 10**6}, "batch_size"),
         ({"epochs": -1}, "epochs"),
@@ -322,6 +375,11 @@ def test_rubbish_is_refused_and_nothing_is_charged(changes, words):
     with pytest.raises(pv.PrivadaError, match=words):
         fitted(ledger=ledger, **changes)
     assert ledger.totals() == {}
+
+
+def test_what_is_no_ledger_is_refused():
+    with pytest.raises(pv.ArgumentError, match="ledger=3"):
+        fitted(ledger=3)
 
 
 def test_sample_weights_are_refused():

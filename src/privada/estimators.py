@@ -25,7 +25,7 @@ from privada.core.validation import one_of, whole
 from privada.methods import Method
 from privada.models import Architecture
 from privada.noise.hidden import hidden_generator
-from privada.preprocessing import Bounds, checked, limits, mapped
+from privada.preprocessing import Bounds, checked, limits, mapped, unquoted
 from privada.selection.planning import default_delta
 from privada.training import Trainer
 
@@ -67,6 +67,7 @@ class _Private(fits.Kin, BaseEstimator):  # type: ignore[misc]
         records = int(inputs.shape[0])
         seed = None if self.seed is None else whole("seed", self.seed, least=0)
         prepared = self._preparation(inputs, targets)
+        targets = self._scaled_targets(targets)
         chosen = self._settings(records)
         hidden = tuple(int(width) for width in self.hidden) if self.model == "mlp" else ()
         self.architecture_ = Architecture(self.model, int(inputs.shape[1]), outputs, hidden)
@@ -102,8 +103,8 @@ class _Private(fits.Kin, BaseEstimator):  # type: ignore[misc]
         one_of("preprocessing", self.preprocessing, ("check", "public"))
         upstream.refuse_repeated_rows()
         columns = [] if hasattr(inputs, "toarray") else [inputs]
-        if targets.ndim == 2:
-            columns.append(targets)
+        if targets.dtype.kind == "f":
+            columns.append(targets[:, None])
         return upstream.assumptions(
             type(self).__name__,
             columns,
@@ -159,6 +160,10 @@ class _Private(fits.Kin, BaseEstimator):  # type: ignore[misc]
         """Return rows brought into the bounds and mapped to [-1, 1], if there are any."""
         found = self._limits(dense.shape[1])
         return np.asarray(dense if found is None else mapped(dense, *found), dtype=np.float32)
+
+    def _scaled_targets(self, targets: NDArray[Any]) -> NDArray[Any]:
+        """Return the targets as the loss takes them."""
+        return targets
 
     def _scaled_pair(self, inputs: Any, targets: NDArray[Any]) -> Any:
         """Return the records as a trainer takes them, within the bounds."""
@@ -419,12 +424,14 @@ class PrivateRegressor(RegressorMixin, _Private):  # type: ignore[misc]
         """Train on private records."""
         _refuse_weights(unsupported)
         X, y = self._checked(X, y, y_numeric=True)
-        targets = np.asarray(y, dtype=np.float64)
-        if self.target_bounds is not None:
-            low, high = self._target_range()
-            targets = 2 * (np.clip(targets, low, high) - low) / (high - low) - 1
-        self._train(X, targets.astype(np.float32)[:, None], 1, nn.MSELoss())
+        targets = unquoted(lambda: np.asarray(y, dtype=np.float64))
+        self._train(X, targets, 1, nn.MSELoss())
         return self
+
+    def _scaled_targets(self, targets: NDArray[Any]) -> NDArray[Any]:
+        if self.target_bounds is not None:
+            targets = mapped(targets, *self._target_range())
+        return targets.astype(np.float32)[:, None]
 
     def _target_range(self) -> tuple[float, float]:
         """Return the bounds of the target, if there are any."""

@@ -2,7 +2,7 @@
 
 import math
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Self
@@ -61,10 +61,10 @@ def mapped(values: Any, low: Any, high: Any) -> Numbers:
     return np.asarray(2 * (np.clip(values, low, high) - low) / (high - low) - 1)
 
 
-def checked(estimator: Any, *given: Any, **how: Any) -> Any:
-    """Return inputs, and targets, as scikit-learn checks them; errors do not quote a cell."""
+def unquoted(convert: Callable[[], Any]) -> Any:
+    """Return what a conversion to numbers gives; its error does not quote a cell."""
     try:
-        return validate_data(estimator, *given, **how)
+        return convert()
     except ValueError as error:
         if "could not convert" not in str(error):
             raise
@@ -72,6 +72,11 @@ def checked(estimator: Any, *given: Any, **how: Any) -> Any:
         "Expected numbers, got a column of text or of another kind. Encode it as numbers first, by "
         "a list of categories that is known without the data: pv.tables.encode does."
     )
+
+
+def checked(estimator: Any, *given: Any, **how: Any) -> Any:
+    """Return inputs, and targets, as scikit-learn checks them."""
+    return unquoted(lambda: validate_data(estimator, *given, **how))
 
 
 class _Charging(TransformerMixin, fits.Kin, BaseEstimator):  # type: ignore[misc]
