@@ -146,13 +146,15 @@ def test_a_private_cell_is_not_quoted():
     "bounds", [(-16, 16), (0, 16), (-2.0, np.arange(64) + 1.0), (np.full(64, -1.0), 20)]
 )
 @pytest.mark.parametrize("kind", [scipy.sparse.csr_matrix, scipy.sparse.coo_array])
-def test_sparse_rows_are_brought_into_bounds(bounds, kind):
+@pytest.mark.parametrize("dense", [0, 1 << 28])
+def test_sparse_rows_are_brought_into_bounds(bounds, kind, dense, monkeypatch):
+    monkeypatch.setattr("privada.estimators._DENSE", dense)
     before = kind(X[~TEST])
     sparse = pv.PrivateClassifier(**SEEDED, bounds=bounds).fit(before, Y[~TEST])
-    dense = fitted(bounds=bounds, seed=0)
+    plain = fitted(bounds=bounds, seed=0)
     some = X[TEST][:50]
     np.testing.assert_allclose(
-        dense.predict_proba(some), sparse.predict_proba(kind(some)), atol=1e-3
+        plain.predict_proba(some), sparse.predict_proba(kind(some)), atol=1e-3
     )
     assert (before != kind(X[~TEST])).nnz == 0
     assert pv.PrivateRegressor(**QUICK, bounds=bounds).fit(before, Y[~TEST]).epsilon_ <= 3.0

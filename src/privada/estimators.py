@@ -30,6 +30,8 @@ from privada.selection.planning import default_delta
 from privada.training import Trainer
 
 _CHUNK = 8192
+# Up to so many values, 1 GiB of them, sparse rows are made dense at once.
+_DENSE = 1 << 28
 
 
 class _Private(fits.Kin, BaseEstimator):  # type: ignore[misc]
@@ -177,6 +179,8 @@ class _Private(fits.Kin, BaseEstimator):  # type: ignore[misc]
             values = mapped(inputs.data, low[inputs.indices], high[inputs.indices])
             parts = (values.astype(np.float32), inputs.indices, inputs.indptr)
             return type(inputs)(parts, shape=inputs.shape), targets
+        if math.prod(inputs.shape) <= _DENSE:
+            return self._scaled(inputs.toarray()), targets
         return _SparseRows(inputs, targets, self._scaled)
 
     # ------------------------------------------------------------------ predicting
@@ -201,7 +205,7 @@ class _Private(fits.Kin, BaseEstimator):  # type: ignore[misc]
 
 
 class _SparseRows(Dataset[tuple[Tensor, Tensor]]):
-    """Rows of a sparse matrix that are made dense, and scaled, a batch at a time."""
+    """Rows of a sparse matrix, each made dense and scaled when it is asked for."""
 
     def __init__(
         self, inputs: Any, targets: NDArray[Any], scaled: Callable[[Any], NDArray[np.float32]]
@@ -212,11 +216,8 @@ class _SparseRows(Dataset[tuple[Tensor, Tensor]]):
         return int(self._inputs.shape[0])
 
     def __getitem__(self, place: int) -> tuple[Tensor, Tensor]:
-        return self.__getitems__([place])[0]
-
-    def __getitems__(self, places: list[int]) -> list[tuple[Tensor, Tensor]]:
-        rows = torch.from_numpy(self._scaled(self._inputs[places].toarray()))
-        return list(zip(rows, self._targets[places], strict=True))
+        row = self._scaled(self._inputs[[place]].toarray())[0]
+        return torch.from_numpy(row), self._targets[place]
 
 
 def _open(given: Ledger | str | os.PathLike[str] | None, budget: Budget) -> Ledger:
@@ -286,7 +287,8 @@ class PrivateClassifier(ClassifierMixin, _Private):  # type: ignore[misc]
     of records, shapes and classes are public. Rows are the same if more than 1 in 100 have equal
     values at equal places in float32, or if a whole column is the same; rows that were changed in
     between are not recognised, nor are fits in other processes. A seeded fit is neither counted nor
-    refused. Sparse inputs with bounds that are not symmetric are made dense a batch at a time.
+    refused. Sparse inputs stay sparse with bounds that are symmetric, as (-1, 1); with others they
+    are made dense, beyond 1 GiB row by row, which is slow.
 
     Example:
         >>> import privada as pv
