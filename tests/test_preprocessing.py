@@ -87,6 +87,15 @@ def test_bounds_are_estimated_at_a_charge(tmp_path):
     assert np.abs(scaler.transform(AGES)).max() <= 1
 
 
+@pytest.mark.parametrize(
+    "names", [["age", "income"], ["age", "age"], ["", "income"], ["x0'", "x0"]]
+)
+def test_bounds_of_columns_of_any_names(names):
+    frame = pd.DataFrame(AGES, columns=names)
+    scaler = pv.PrivateScaler(epsilon=1.0, ledger=new_ledger())
+    np.testing.assert_array_equal(scaler.fit(frame).high_, [128, 1024])
+
+
 def test_medians_are_estimated_at_a_charge():
     values = AGES.copy()
     values[::3, 0] = np.nan
@@ -146,6 +155,17 @@ def test_rows_that_a_public_transformer_changes_are_known_again():
     line = make_pipeline(pv.PrivateScaler(bounds=(0, 1000)), pv.PrivateClassifier(epochs=1.0))
     with pytest.raises(pv.ArgumentError, match="without a ledger none would count"):
         line.fit(AGES, targets)
+
+
+def test_rows_are_known_again_before_they_were_changed():
+    targets = (AGES[:, 0] > 45).astype(int)
+    steps = [pv.PrivateImputer(fill_value=3), pv.PrivateScaler(bounds=(0, 1000))]
+    make_pipeline(*steps, pv.PrivateClassifier(epochs=1.0)).fit(AGES, targets)
+    with pytest.raises(pv.ArgumentError, match="without a ledger none would count"):
+        pv.PrivateClassifier(epochs=1.0, bounds=(0, 1000)).fit(AGES, targets)
+    ledger = new_ledger()
+    pv.PrivateScaler(epsilon=0.5, ledger=ledger).fit(AGES)
+    assert sorted(charge.purpose for charge in ledger.charges()) == ["statistics", "training"]
 
 
 def test_the_query_of_the_tables_is_what_is_asked():

@@ -8,6 +8,7 @@ import multiprocessing
 import os
 import threading
 import uuid
+from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -23,7 +24,7 @@ from privada.core.errors import ArgumentError, BudgetExceeded
 Hashes = NDArray[np.uint64]
 
 # Cells hashed at a time, and digests of rows and columns that are kept at most, the least of them.
-_CELLS, _KEPT, _COLUMNS = 1 << 18, 1 << 22, 1 << 12
+_CELLS, _KEPT, _COLUMNS = 1 << 18, 1 << 20, 1 << 12
 # Rows are seen again if more than this share of the smaller data, and more than one, is in both: a
 # few rows may be equal by chance, and one record alone must not decide what is refused.
 _SHARE = 0.01
@@ -33,7 +34,7 @@ _KEYS = np.frombuffer(os.urandom(32), np.uint64)
 _FULL = np.uint64(2**64 - 1)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, repr=False)
 class Digest:
     """What data looks like from afar: sorted digests of its rows, and of its columns.
 
@@ -156,6 +157,8 @@ class _Look:
 
 
 _looks: list[_Look] = []
+# The last transformations of rows: a pipeline has just made them when it fits its last step.
+_made: deque[tuple[Digest, Digest]] = deque(maxlen=8)
 _lock = threading.RLock()
 _home = os.getpid()
 
@@ -170,6 +173,7 @@ def forget() -> None:
     """Forget all fits, as a new process has: for tests, which stand for many processes."""
     with _lock:
         _looks.clear()
+        _made.clear()
 
 
 def _refuse_other_process() -> None:
@@ -194,7 +198,7 @@ def _alike(seen: Digest, family: str, ledger: str | None = None) -> list[_Look]:
 def unpaid(seen: Digest, family: str) -> bool:
     """Return whether a ledger for these rows would first be charged for fits before it."""
     with _lock:
-        return any(look.ledger is None for look in _alike(seen, family))
+        return any(look.ledger is None for look in _alike(_with_relatives(seen), family))
 
 
 @contextmanager
@@ -217,6 +221,7 @@ def counted(seen: Digest, family: str, ledger: Ledger, *, shared: bool) -> Itera
     with _lock:
         if not shared:
             _refuse_other_process()
+        seen = _with_relatives(seen)
         alike = _alike(seen, family, ledger.identity)
         if alike and not shared:
             raise ArgumentError(
@@ -236,7 +241,7 @@ def counted(seen: Digest, family: str, ledger: Ledger, *, shared: bool) -> Itera
     try:
         with _lock:
             for look in alike:
-                if look.ledger is None:
+                if look.ledger is None and look in _looks:
                     _adopt(look, ledger, own)
         yield [look.name for look in alike if look.ledger and look.digest.overlaps(seen)]
     finally:
@@ -269,14 +274,22 @@ def _adopt(look: _Look, ledger: Ledger, own: _Look) -> None:
 
 
 def transformed(before: NDArray[Any], after: NDArray[Any]) -> None:
-    """Note that rows were made of others, one of each, which may have been fitted."""
-    if not _looks:
-        return
+    """Note that rows were made of others, one of each, whichever of them are fitted."""
     old, new = (digest(each.astype(np.float32, copy=False)) for each in (before, after))
     with _lock:
-        for look in _looks:
-            if look.digest.overlaps(old):
-                look.digest = look.digest.joined(new)
+        _made.append((old, new))
+
+
+def _with_relatives(seen: Digest) -> Digest:
+    """Return the digest with those of the rows that these were made of, and were made into."""
+    left, found = list(_made), True
+    while found:
+        found = False
+        for pair in list(left):
+            if any(seen.overlaps(each) for each in pair):
+                seen, found = seen.joined(pair[0]).joined(pair[1]), True
+                left.remove(pair)
+    return seen
 
 
 class Kin:

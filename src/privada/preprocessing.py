@@ -211,6 +211,8 @@ class PrivateScaler(OneToOneFeatureMixin, _Charging):  # type: ignore[misc]
             return self
         with self._query(values, "bounds=(low, high)") as (ledger, budget, run):
             names = [str(name) for name in self.get_feature_names_out()]
+            if len({*names, ""}) <= len(names):  # some are alike, or empty
+                names = [f"x{place}" for place in range(len(names))]
             target = max(names, key=len) + "'"  # which no feature is called, and nobody reads
             asked = Schema(
                 Classes(target, ["0", "1"]), {name: Number(bounds="estimate") for name in names}
