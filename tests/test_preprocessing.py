@@ -87,9 +87,7 @@ def test_bounds_are_estimated_at_a_charge(tmp_path):
     assert np.abs(scaler.transform(AGES)).max() <= 1
 
 
-@pytest.mark.parametrize(
-    "names", [["age", "income"], ["age", "age"], ["", "income"], ["x0'", "x0"]]
-)
+@pytest.mark.parametrize("names", [["age", "income"], ["unnamed", ""], ["x0'", "x0"]])
 def test_bounds_of_columns_of_any_names(names):
     frame = pd.DataFrame(AGES, columns=names)
     scaler = pv.PrivateScaler(epsilon=1.0, ledger=new_ledger())

@@ -210,8 +210,8 @@ class PrivateScaler(OneToOneFeatureMixin, _Charging):  # type: ignore[misc]
             self.low_, self.high_ = limits(self.bounds, values.shape[1])
             return self
         with self._query(values, "bounds=(low, high)") as (ledger, budget, run):
-            names = [str(name) for name in self.get_feature_names_out()]
-            if len({*names, ""}) <= len(names):  # some are alike, or empty
+            names = [str(name) or "unnamed" for name in self.get_feature_names_out()]
+            if len(set(names)) < len(names):
                 names = [f"x{place}" for place in range(len(names))]
             target = max(names, key=len) + "'"  # which no feature is called, and nobody reads
             asked = Schema(
