@@ -139,7 +139,7 @@ def _right(model: nn.Module, data: tuple[Any, np.ndarray]) -> float:
 def untuned(data: Data, seed: int) -> float:
     """Return the accuracy of the classifier with nothing but an epsilon."""
     torch.set_num_threads(1)
-    fitted = pv.PrivateClassifier(EPSILON, random_state=seed).fit(*data.train)
+    fitted = pv.PrivateClassifier(EPSILON, seed=seed).fit(*data.train)
     return _right(fitted.model_, data.test)
 
 

@@ -5,6 +5,8 @@ import os
 import torch
 from hypothesis import HealthCheck, settings
 
+from privada import fits
+
 # Nothing here is a test of time: machines are shared.
 settings.register_profile(
     "exploring", deadline=None, suppress_health_check=[HealthCheck.too_slow], print_blob=True
@@ -31,5 +33,9 @@ def pytest_configure(config):
 
 
 def pytest_runtest_setup(item):
-    """Let torch's generator begin alike in each test, whatever ran before it in its process."""
+    """Let each test begin alike, whatever ran before it in its process.
+
+    Torch's generator starts anew, and no rows were fitted yet.
+    """
     torch.manual_seed(0)
+    fits.forget()

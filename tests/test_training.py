@@ -6,6 +6,7 @@ from itertools import pairwise
 from unittest import mock
 
 import numpy as np
+import pandas as pd
 import pytest
 import scipy.sparse
 import torch
@@ -487,3 +488,36 @@ def test_a_run_whose_budget_is_spent_before_it_begins_is_refused():
             ledger=ledger,
             run="mine",
         )
+
+
+# ---------------------------------------------------------------------- data frames
+
+
+@pytest.mark.parametrize("kind", ["float64", "Float32", "object", "mixed"])
+def test_data_frames_of_numbers_are_like_arrays(kind):
+    x, y = problem()
+    x[:, 4] = x[:, 4] > 0
+    frame = pd.DataFrame(x.astype(np.float64), index=np.arange(len(x))[::-1])
+    frame = frame.astype({4: bool}) if kind == "mixed" else frame.astype(kind)
+    targets = pd.Series(y, index=frame.index).astype("object" if kind == "object" else "Int64")
+    one, two = (trainer(data=data, seed=1).fit() for data in ((x, y), (frame, targets)))
+    torch.testing.assert_close(one.model.weight, two.model.weight)
+
+
+@pytest.mark.parametrize(
+    "column",
+    [
+        pd.Series(["Smith"] * 200),
+        pd.Series(["Smith"] * 200, dtype="category"),
+        pd.Series(pd.date_range("2020-01-01", periods=200)),
+    ],
+)
+def test_data_frames_of_others_are_refused_without_a_quotation(column):
+    x, y = problem()
+    frame = pd.DataFrame(x)
+    frame[4] = column
+    for data, which in (((frame, y), "inputs"), ((x, column), "targets")):
+        with pytest.raises(pv.DataError, match=f"{which} to be numbers in every column") as refused:
+            trainer(data=data)
+        assert "Smith" not in str(refused.value)
+        assert refused.value.__context__ is None

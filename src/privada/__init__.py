@@ -28,8 +28,11 @@ _NAMES = {
     "Release": "privada.core.values",
     "Gate": "privada.gate",
     "PrivateClassifier": "privada.estimators",
+    "PrivateImputer": "privada.preprocessing",
     "PrivateLoop": "privada.loop",
     "PrivateRegressor": "privada.estimators",
+    "PrivateScaler": "privada.preprocessing",
+    "PrivateVectorizer": "privada.preprocessing",
     "Trainer": "privada.training",
     "adas": "privada.public",
     "warm_start": "privada.public",
@@ -73,6 +76,7 @@ if TYPE_CHECKING:
     from privada.estimators import PrivateClassifier, PrivateRegressor
     from privada.gate import Gate
     from privada.loop import PrivateLoop
+    from privada.preprocessing import PrivateImputer, PrivateScaler, PrivateVectorizer
     from privada.public import adas, warm_start
     from privada.training import Trainer
 
@@ -90,9 +94,12 @@ __all__ = [
     "ModelError",
     "PrivadaError",
     "PrivateClassifier",
+    "PrivateImputer",
     "PrivateLoop",
     "PrivateRegressor",
+    "PrivateScaler",
     "PrivateValueError",
+    "PrivateVectorizer",
     "Public",
     "Release",
     "Statement",

@@ -1,5 +1,6 @@
 """The private records: arrays, tensors, sparse matrices or a map-style dataset, by index."""
 
+import contextlib
 import warnings
 from typing import Any, Protocol
 
@@ -165,6 +166,8 @@ def _column(name: str, values: Any, dtype: torch.dtype, device: torch.device) ->
         if not column.finite():
             raise DataError(_not_finite(name))
         return column
+    if hasattr(values, "to_numpy"):
+        values = _of_frame(name, values)
     try:
         with warnings.catch_warnings():
             # of an array that must not be written, such as a file in memory: it is only read
@@ -185,6 +188,21 @@ def _column(name: str, values: Any, dtype: torch.dtype, device: torch.device) ->
     if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
         raise DataError(_not_finite(name))
     return DenseColumn(_as_model_type(tensor.detach(), dtype, device))
+
+
+def _of_frame(name: str, values: Any) -> NDArray[Any]:
+    """Return a data frame or one column of it as an array, whatever kinds of numbers it has."""
+    array = np.asarray(values)
+    if array.dtype == object:  # columns of several kinds: numpy finds what they have in common
+        with contextlib.suppress(TypeError, ValueError):
+            array = np.array(array.tolist())
+    if array.dtype.kind in "biuf":
+        return array
+    raise DataError(
+        f"Expected {name} to be numbers in every column, got a {type(values).__name__} with "
+        "others. Encode text and categories as numbers and fill in what is missing first; "
+        "pv.tables.encode does both."
+    )
 
 
 def _not_finite(name: str) -> str:

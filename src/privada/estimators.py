@@ -1,9 +1,11 @@
 """scikit-learn estimators: private training behind fit and predict."""
 
-import inspect
 import math
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
@@ -11,25 +13,28 @@ import torch
 from numpy.typing import NDArray
 from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
 from sklearn.utils.multiclass import check_classification_targets
-from sklearn.utils.validation import check_is_fitted, validate_data
-from torch import nn
+from sklearn.utils.validation import check_is_fitted
+from torch import Tensor, nn
+from torch.utils.data import Dataset
 
-from privada import defaults
+from privada import defaults, fits, upstream
 from privada.accounting import Budget, Ledger, Statement
 from privada.core.errors import ArgumentError
 from privada.core.randomness import make_bits
-from privada.core.validation import whole
+from privada.core.validation import one_of, whole
 from privada.methods import Method
 from privada.models import Architecture
 from privada.noise.hidden import hidden_generator
+from privada.preprocessing import Bounds, checked, limits, mapped, unquoted
 from privada.selection.planning import default_delta
 from privada.training import Trainer
 
 _CHUNK = 8192
-Bounds = tuple[Any, Any] | None
+# Up to so many values, 1 GiB of them, sparse rows are made dense at once.
+_DENSE = 1 << 28
 
 
-class _Private(BaseEstimator):  # type: ignore[misc]
+class _Private(fits.Kin, BaseEstimator):  # type: ignore[misc]
     """What both estimators share."""
 
     def __init__(
@@ -46,7 +51,8 @@ class _Private(BaseEstimator):  # type: ignore[misc]
         lr: float | None = None,
         clip: float | None = None,
         ledger: Ledger | str | os.PathLike[str] | None = None,
-        random_state: int | None = None,
+        preprocessing: str = "check",
+        seed: int | None = None,
         unit: str = "record",
         progress: bool = False,
     ) -> None:
@@ -54,39 +60,78 @@ class _Private(BaseEstimator):  # type: ignore[misc]
         self.method, self.model, self.hidden = method, model, hidden
         self.bounds, self.batch_size, self.epochs = bounds, batch_size, epochs
         self.lr, self.clip, self.ledger = lr, clip, ledger
-        self.random_state, self.unit, self.progress = random_state, unit, progress
+        self.preprocessing, self.seed = preprocessing, seed
+        self.unit, self.progress = unit, progress
 
     # ------------------------------------------------------------------ fitting
 
     def _train(self, inputs: Any, targets: NDArray[Any], outputs: int, loss: nn.Module) -> None:
         records = int(inputs.shape[0])
-        seed = self.random_state
-        if seed is not None:
-            seed = whole("random_state", seed, least=0)
+        seed = None if self.seed is None else whole("seed", self.seed, least=0)
+        prepared = self._preparation(inputs, targets)
+        targets = self._scaled_targets(targets)
         chosen = self._settings(records)
         hidden = tuple(int(width) for width in self.hidden) if self.model == "mlp" else ()
         self.architecture_ = Architecture(self.model, int(inputs.shape[1]), outputs, hidden)
         with hidden_generator(make_bits(seed, "weights"), torch.device("cpu")):
             module = self.architecture_.build()
         budget = Budget(self.epsilon, default_delta(records) if self.delta is None else self.delta)
-        trainer = Trainer(
-            module,
-            loss,
-            (inputs, targets),
-            method=chosen.method,
-            batch_size=chosen.batch_size,
-            epochs=chosen.epochs,
-            budget=budget,
-            ledger=self.ledger,
-            seed=seed,
-            unit=self.unit,
-        ).fit(progress=self.progress)
+        data = self._scaled_pair(inputs, targets)
+        with self._account(inputs, budget) as (ledger, others):
+            trainer = Trainer(
+                module,
+                loss,
+                data,
+                method=chosen.method,
+                batch_size=chosen.batch_size,
+                epochs=chosen.epochs,
+                budget=budget,
+                ledger=ledger,
+                seed=seed,
+                unit=self.unit,
+            ).fit(progress=self.progress)
         self.model_ = module.eval()
         self.method_, self.batch_size_ = chosen.method, chosen.batch_size
         self.n_steps_, self.noise_multiplier_ = trainer.steps, trainer.noise_multiplier
         self.history_ = trainer.history
-        self.statement_: Statement = trainer.statement()
+        said = trainer.statement()
+        self.statement_: Statement = replace(
+            said, assumptions=(*said.assumptions, *prepared, *map(_elsewhere, others))
+        )
         self.epsilon_ = self.statement_.epsilon
+
+    def _preparation(self, inputs: Any, targets: NDArray[Any]) -> list[str]:
+        """Return what is assumed of how the records were prepared; raise if that was a look."""
+        one_of("preprocessing", self.preprocessing, ("check", "public"))
+        upstream.refuse_repeated_rows()
+        columns = [] if hasattr(inputs, "toarray") else [inputs]
+        if targets.dtype.kind == "f":
+            columns.append(targets[:, None])
+        return upstream.assumptions(
+            type(self).__name__,
+            columns,
+            public=self.preprocessing == "public",
+            private=self.seed is None,
+        )
+
+    @contextmanager
+    def _account(self, inputs: Any, budget: Budget) -> Iterator[tuple[Ledger, list[str]]]:
+        """Give the ledger of this fit, and the names of others that hold looks at the same rows."""
+        if self.seed is not None:  # not private, and says so
+            yield _open(self.ledger, budget), []
+            return
+        seen, kin = fits.digest(inputs), self._kin()
+        new = isinstance(self.ledger, (str, os.PathLike)) and not Path(self.ledger).exists()
+        if new and fits.unpaid(seen, kin):
+            raise ArgumentError(
+                f"Expected a ledger with a budget for all fits on these rows, got ledger="
+                f"{str(self.ledger)!r}, which is new and would have that of this fit, while some "
+                "were fitted before in this process with ledger=None. Make it first: "
+                "pv.Ledger(path, pv.Budget(epsilon, delta)). Nothing was charged."
+            )
+        ledger = _open(self.ledger, budget)
+        with fits.counted(seen, kin, ledger, shared=self.ledger is not None) as others:
+            yield ledger, others
 
     def _settings(self, records: int) -> defaults.Defaults:
         given = {"batch": self.batch_size, "epochs": self.epochs}
@@ -104,57 +149,95 @@ class _Private(BaseEstimator):  # type: ignore[misc]
         method = defaults.named(self.method, lr=self.lr, clip=self.clip)
         return defaults.Defaults(method, usual.batch_size, usual.epochs)
 
-    def _inputs(self, inputs: Any, *, fitting: bool) -> Any:
-        """Return checked inputs, brought into the bounds if there are any."""
-        checked = validate_data(self, inputs, reset=fitting, accept_sparse="csr", dtype=np.float32)
-        if self.bounds is None:
-            return checked
-        low, high = (np.asarray(bound, dtype=np.float64) for bound in self.bounds)
-        if not np.all(np.isfinite(low) & np.isfinite(high)) or not np.all(low < high):
-            raise ArgumentError(
-                f"Expected bounds=(low, high) with low < high everywhere, got {self.bounds!r}."
-            )
-        if hasattr(checked, "toarray"):
-            raise ArgumentError(
-                "Expected bounds=None with sparse inputs, which mapping to [-1, 1] would make "
-                "dense. Scale them yourself, without looking at other records."
-            )
-        scaled = 2 * (np.clip(checked, low, high) - low) / (high - low) - 1
-        return np.asarray(scaled, dtype=np.float32)
+    def _checked(self, *given: Any, **how: Any) -> Any:
+        return checked(self, *given, accept_sparse="csr", dtype=np.float32, **how)
 
-    def _refuse_free_search(self) -> None:
-        """Raise if scikit-learn's own search fits this without a ledger that adds it all up."""
-        if self.ledger is not None:
-            return
-        frame = inspect.currentframe()
-        while frame is not None:
-            if str(frame.f_globals.get("__name__", "")).startswith("sklearn.model_selection"):
-                raise ArgumentError(
-                    "Expected a ledger, got ledger=None within a search or cross-validation of "
-                    "scikit-learn, which fits many times: each fit looks at the data, and without "
-                    "a ledger none would count the others. Give ledger= a file with a budget for "
-                    "all fits together, or use pv.selection.select, which is much cheaper."
-                )
-            frame = frame.f_back
+    def _limits(self, features: int) -> tuple[NDArray[np.float64], NDArray[np.float64]] | None:
+        """Return the bounds as a number for each feature."""
+        if self.bounds is None:
+            return None
+        return limits(self.bounds, features)
+
+    def _scaled(self, dense: NDArray[Any]) -> NDArray[np.float32]:
+        """Return rows brought into the bounds and mapped to [-1, 1], if there are any."""
+        found = self._limits(dense.shape[1])
+        return np.asarray(dense if found is None else mapped(dense, *found), dtype=np.float32)
+
+    def _scaled_targets(self, targets: NDArray[Any]) -> NDArray[Any]:
+        """Return the targets as the loss takes them."""
+        return targets
+
+    def _scaled_pair(self, inputs: Any, targets: NDArray[Any]) -> Any:
+        """Return the records as a trainer takes them, within the bounds."""
+        found = self._limits(inputs.shape[1])
+        if not hasattr(inputs, "toarray"):
+            return self._scaled(inputs), targets
+        if found is None:
+            return inputs, targets
+        low, high = found
+        if np.array_equal(low, -high):  # then zero stays zero
+            values = mapped(inputs.data, low[inputs.indices], high[inputs.indices])
+            parts = (values.astype(np.float32), inputs.indices, inputs.indptr)
+            return type(inputs)(parts, shape=inputs.shape), targets
+        if math.prod(inputs.shape) <= _DENSE:
+            return self._scaled(inputs.toarray()), targets
+        return _SparseRows(inputs, targets, self._scaled)
 
     # ------------------------------------------------------------------ predicting
 
     def _outputs(self, inputs: Any) -> NDArray[Any]:
         check_is_fitted(self, "model_")
-        checked = self._inputs(inputs, fitting=False)
+        checked = self._checked(inputs, reset=False)
         found = []
         with torch.no_grad():
             for start in range(0, checked.shape[0], _CHUNK):
                 some = checked[start : start + _CHUNK]
                 dense = some.toarray() if hasattr(some, "toarray") else some
-                found.append(self.model_(torch.from_numpy(np.ascontiguousarray(dense))).numpy())
+                scaled = np.ascontiguousarray(self._scaled(dense))
+                found.append(self.model_(torch.from_numpy(scaled)).numpy())
         return np.concatenate(found)
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
         tags.input_tags.sparse = True
-        tags.non_deterministic = self.random_state is None
+        tags.non_deterministic = self.seed is None
         return tags
+
+
+class _SparseRows(Dataset[tuple[Tensor, Tensor]]):
+    """Rows of a sparse matrix, each made dense and scaled when it is asked for."""
+
+    def __init__(
+        self, inputs: Any, targets: NDArray[Any], scaled: Callable[[Any], NDArray[np.float32]]
+    ) -> None:
+        self._inputs, self._targets, self._scaled = inputs, torch.from_numpy(targets), scaled
+
+    def __len__(self) -> int:
+        return int(self._inputs.shape[0])
+
+    def __getitem__(self, place: int) -> tuple[Tensor, Tensor]:
+        row = self._scaled(self._inputs[[place]].toarray())[0]
+        return torch.from_numpy(row), self._targets[place]
+
+
+def _open(given: Ledger | str | os.PathLike[str] | None, budget: Budget) -> Ledger:
+    """Return the ledger that a fit is charged to: the one given, or one of its own."""
+    if isinstance(given, Ledger):
+        return given
+    if given is None:
+        return Ledger(None, budget)
+    if not isinstance(given, (str, os.PathLike)):
+        raise ArgumentError(
+            f"Expected ledger to be a Ledger or the path of one, got ledger={given!r}."
+        )
+    return Ledger(given, None if Path(given).exists() else budget)
+
+
+def _elsewhere(name: str) -> str:
+    return (
+        f"Some of these rows were also fitted in this process on another ledger, {name!r}, whose "
+        "charges are not counted here."
+    )
 
 
 def _refuse_weights(given: dict[str, Any]) -> None:
@@ -179,8 +262,13 @@ class PrivateClassifier(ClassifierMixin, _Private):  # type: ignore[misc]
             clipped to them and mapped to [-1, 1]. None takes inputs as they are.
         batch_size, epochs, lr, clip: as for `Trainer` and the method; chosen from n where left out.
         classes: all classes there can be. None takes those that occur, and counts them as public.
-        ledger: a `Ledger` or the path of one, on which fits add up; by default one in memory.
-        random_state: makes the fit reproducible, and not private.
+        ledger: a `Ledger` or the path of one, on which fits add up. None pays for a single fit: a
+            second one on the same rows is refused.
+        preprocessing: "check" refuses records that were prepared by what was learnt from private
+            records, such as by a StandardScaler before this in a Pipeline. "public" says that it
+            was learnt from public data, and the statement says so.
+        seed: makes the fit reproducible, and not private. It is not named random_state, because
+            ensembles of scikit-learn set each random_state that they find.
         unit: what one record stands for, in the statement's words.
         progress: show a bar.
 
@@ -190,9 +278,17 @@ class PrivateClassifier(ClassifierMixin, _Private):  # type: ignore[misc]
         model_: the torch module. classes_, n_features_in_, history_ and others as usual.
 
     Guarantee: the fitted estimator is (epsilon, delta)-differentially private as `statement_` says.
-    Within scikit-learn's searches and cross-validation it is refused without a ledger.
+    Without a ledger, no second fit in the process looks at the same rows, and none of the estimator
+    itself or a clone of it at any: ensembles, searches and cross-validation of scikit-learn need a
+    ledger, as does a fit in a process that another one started. A ledger that is given later is
+    first charged for what was fitted on the same rows without one.
 
-    Edge cases: sample weights are refused. The number of records, shapes and classes are public.
+    Edge cases: sample weights, and a bagging ensemble with bootstrap=True, are refused. The number
+    of records, shapes and classes are public. Rows are the same if more than 1 in 100 have equal
+    values at equal places in float32, or if a whole column is the same; rows that were changed in
+    between are not recognised, nor are fits in other processes. A seeded fit is neither counted nor
+    refused. Sparse inputs stay sparse with bounds that are symmetric, as (-1, 1); with others they
+    are made dense, beyond 1 GiB row by row, which is slow.
 
     Example:
         >>> import privada as pv
@@ -221,26 +317,25 @@ class PrivateClassifier(ClassifierMixin, _Private):  # type: ignore[misc]
         clip: float | None = None,
         classes: Sequence[Any] | None = None,
         ledger: Ledger | str | os.PathLike[str] | None = None,
-        random_state: int | None = None,
+        preprocessing: str = "check",
+        seed: int | None = None,
         unit: str = "record",
         progress: bool = False,
     ) -> None:
         super().__init__(
             epsilon, delta=delta, method=method, model=model, hidden=hidden, bounds=bounds,
             batch_size=batch_size, epochs=epochs, lr=lr, clip=clip, ledger=ledger,
-            random_state=random_state, unit=unit, progress=progress,
+            preprocessing=preprocessing, seed=seed, unit=unit, progress=progress,
         )  # fmt: skip
         self.classes = classes
 
     def fit(self, X: Any, y: Any, **unsupported: Any) -> Self:
         """Train on private records."""
         _refuse_weights(unsupported)
-        self._refuse_free_search()
-        X, y = validate_data(self, X, y, accept_sparse="csr", dtype=np.float32)
+        X, y = self._checked(X, y)
         check_classification_targets(y)
-        inputs = self._inputs(X, fitting=False)
         self.classes_, numbers = self._numbered(y)
-        self._train(inputs, numbers, len(self.classes_), nn.CrossEntropyLoss())
+        self._train(X, numbers, len(self.classes_), nn.CrossEntropyLoss())
         return self
 
     def _numbered(self, labels: Any) -> tuple[NDArray[Any], NDArray[np.int64]]:
@@ -285,7 +380,7 @@ class PrivateRegressor(RegressorMixin, _Private):  # type: ignore[misc]
             them and mapped to [-1, 1] for training, and predictions mapped back. None takes
             targets as they are, which suits targets of about unit size.
         epsilon, delta, method, model, hidden, bounds, batch_size, epochs, lr, clip, ledger,
-            random_state, unit, progress: as for `PrivateClassifier`.
+            preprocessing, seed, unit, progress: as for `PrivateClassifier`.
 
     Attributes, guarantee and edge cases: as for `PrivateClassifier`.
 
@@ -315,29 +410,30 @@ class PrivateRegressor(RegressorMixin, _Private):  # type: ignore[misc]
         lr: float | None = None,
         clip: float | None = None,
         ledger: Ledger | str | os.PathLike[str] | None = None,
-        random_state: int | None = None,
+        preprocessing: str = "check",
+        seed: int | None = None,
         unit: str = "record",
         progress: bool = False,
     ) -> None:
         super().__init__(
             epsilon, delta=delta, method=method, model=model, hidden=hidden, bounds=bounds,
             batch_size=batch_size, epochs=epochs, lr=lr, clip=clip, ledger=ledger,
-            random_state=random_state, unit=unit, progress=progress,
+            preprocessing=preprocessing, seed=seed, unit=unit, progress=progress,
         )  # fmt: skip
         self.target_bounds = target_bounds
 
     def fit(self, X: Any, y: Any, **unsupported: Any) -> Self:
         """Train on private records."""
         _refuse_weights(unsupported)
-        self._refuse_free_search()
-        X, y = validate_data(self, X, y, accept_sparse="csr", dtype=np.float32, y_numeric=True)
-        targets = np.asarray(y, dtype=np.float64)
-        if self.target_bounds is not None:
-            low, high = self._target_range()
-            targets = 2 * (np.clip(targets, low, high) - low) / (high - low) - 1
-        inputs = self._inputs(X, fitting=False)
-        self._train(inputs, targets.astype(np.float32)[:, None], 1, nn.MSELoss())
+        X, y = self._checked(X, y, y_numeric=True)
+        targets = unquoted(lambda: np.asarray(y, dtype=np.float64))
+        self._train(X, targets, 1, nn.MSELoss())
         return self
+
+    def _scaled_targets(self, targets: NDArray[Any]) -> NDArray[Any]:
+        if self.target_bounds is not None:
+            targets = mapped(targets, *self._target_range())
+        return targets.astype(np.float32)[:, None]
 
     def _target_range(self) -> tuple[float, float]:
         """Return the bounds of the target, if there are any."""

@@ -1,0 +1,226 @@
+"""The private transformers of scikit-learn pipelines."""
+
+import pickle
+import warnings
+
+import numpy as np
+import pandas as pd
+import pytest
+from sklearn.base import clone
+from sklearn.pipeline import make_pipeline
+from sklearn.utils.estimator_checks import parametrize_with_checks
+
+import privada as pv
+from privada import fits
+from privada.tables.estimating import estimate_bounds
+
+RNG = np.random.default_rng(0)
+AGES = np.column_stack([RNG.integers(20, 70, 20_000), RNG.uniform(0, 1000, 20_000)]).astype(float)
+
+
+def new_ledger(path=None, epsilon=4.0):
+    return pv.Ledger(path, pv.Budget(epsilon, 1e-6))
+
+
+# None is expected to fail; those that learn nothing are deterministic.
+@parametrize_with_checks(
+    [
+        pv.PrivateScaler(bounds=(-100, 100)),
+        pv.PrivateImputer(fill_value=1.0),
+        pv.PrivateVectorizer(n_features=16),
+    ]
+)
+def test_scikit_learns_own_checks(estimator, check):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        check(estimator)
+
+
+# ---------------------------------------------------------------------- by public figures
+
+
+def test_public_bounds_map_each_record_by_itself():
+    scaler = pv.PrivateScaler(bounds=([20, 0], [70, 1000])).fit(AGES)
+    np.testing.assert_allclose(scaler.transform([[20, 500], [99, -1]]), [[-1, 0], [1, -1]])
+    one_more = pv.PrivateScaler(bounds=([20, 0], [70, 1000])).fit(np.vstack([AGES, [1e9, 1e9]]))
+    np.testing.assert_array_equal(one_more.transform(AGES), scaler.transform(AGES))
+    assert scaler.transform(AGES.astype(np.float32)).dtype == np.float32
+    assert np.isnan(scaler.transform([[np.nan, 1.0]])[0, 0])
+
+
+def test_constants_fill_in_what_is_missing():
+    imputer = pv.PrivateImputer(fill_value=[40, -1]).fit([[np.nan, np.nan], [np.nan, 3.0]])
+    np.testing.assert_array_equal(imputer.transform([[np.nan, 2.0]]), [[40, 2]])
+
+
+def test_names_frames_and_pickles():
+    frame = pd.DataFrame(AGES[:50], columns=["age", "income"])
+    scaler = pv.PrivateScaler(bounds=(0, 1000)).set_output(transform="pandas")
+    found = clone(scaler).fit(frame).transform(frame)
+    assert list(found.columns) == ["age", "income"]
+    fitted = pickle.loads(pickle.dumps(scaler.fit(frame)))
+    pd.testing.assert_frame_equal(fitted.transform(frame), found)
+
+
+def test_words_are_hashed_or_looked_up():
+    texts = ["The good, the bad", "Ugly", "", None, float("nan")]
+    by_hash = pv.PrivateVectorizer(n_features=64)
+    rows = by_hash.fit_transform(texts).toarray()
+    np.testing.assert_allclose(np.linalg.norm(rows, axis=1), [1, 1, 0, 0, 0], atol=1e-6)
+    np.testing.assert_array_equal(by_hash.fit(["other"]).transform(texts[:1]).toarray(), rows[:1])
+    listed = pv.PrivateVectorizer(vocabulary=["bad", "good"], ngram_range=(1, 2))
+    np.testing.assert_allclose(listed.fit_transform(texts).toarray()[0], [0.5**0.5] * 2)
+    assert list(listed.get_feature_names_out()) == ["bad", "good"]
+    assert len(by_hash.get_feature_names_out()) == 64
+
+
+# ---------------------------------------------------------------------- by charged queries
+
+
+def test_bounds_are_estimated_at_a_charge(tmp_path):
+    ledger = new_ledger(tmp_path / "people.ledger")
+    scaler = pv.PrivateScaler(epsilon=1.0, ledger=ledger.path).fit(AGES)
+    (charge,) = ledger.charges()
+    assert (charge.purpose, charge.count) == ("statistics", 1)
+    assert 0.9 < ledger.epsilon() <= 1.0
+    np.testing.assert_array_equal(scaler.high_, [128, 1024])
+    assert np.abs(scaler.transform(AGES)).max() <= 1
+
+
+@pytest.mark.parametrize("names", [["age", "income"], ["unnamed", ""], ["x0'", "x0"]])
+def test_bounds_of_columns_of_any_names(names):
+    frame = pd.DataFrame(AGES, columns=names)
+    scaler = pv.PrivateScaler(epsilon=1.0, ledger=new_ledger())
+    np.testing.assert_array_equal(scaler.fit(frame).high_, [128, 1024])
+
+
+def test_medians_are_estimated_at_a_charge():
+    values = AGES.copy()
+    values[::3, 0] = np.nan
+    ledger = new_ledger()
+    imputer = pv.PrivateImputer("median", bounds=([0, 0], [128, 1024]), epsilon=1.0, ledger=ledger)
+    found = imputer.fit(values).statistics_
+    # bins are 2 and 16 wide; noise of 1 / 100 of the records moves a median by less than two more
+    np.testing.assert_allclose(found, np.nanmedian(values, axis=0), rtol=0.1)
+    assert 0.9 < ledger.epsilon() <= 1.0
+    assert not np.isnan(imputer.transform(values)).any()
+
+
+def test_a_median_that_is_lost_in_the_noise_is_the_middle():
+    ledger = new_ledger()
+    imputer = pv.PrivateImputer("median", bounds=(0, 10), epsilon=0.5, ledger=ledger)
+    assert imputer.fit([[9.0], [np.nan], [9.0]]).statistics_ == [5.0]
+
+
+def test_a_query_that_cannot_be_paid_reads_nothing(monkeypatch):
+    ledger = new_ledger(epsilon=0.5)
+    for asked in (
+        pv.PrivateScaler(epsilon=1.0, ledger=ledger),
+        pv.PrivateImputer("median", bounds=(0, 1), epsilon=1.0, ledger=ledger),
+    ):
+        with pytest.raises(pv.BudgetExceeded):
+            asked.fit(AGES)
+    assert ledger.totals() == {}
+
+
+def test_seeds_make_queries_reproducible():
+    one, two = (
+        pv.PrivateImputer("median", bounds=(0, 1024), epsilon=0.2, ledger=new_ledger(), seed=3)
+        for _ in range(2)
+    )
+    np.testing.assert_array_equal(one.fit(AGES).statistics_, two.fit(AGES).statistics_)
+
+
+def test_a_pipeline_is_charged_on_one_ledger(tmp_path):
+    ledger = new_ledger(tmp_path / "people.ledger", epsilon=8.0)
+    line = make_pipeline(
+        pv.PrivateImputer("median", bounds=(0, 1024), epsilon=0.5, ledger=ledger.path),
+        pv.PrivateScaler(epsilon=1.0, ledger=ledger.path),
+        pv.PrivateClassifier(epsilon=2.0, delta=1e-6, epochs=1.0, ledger=ledger.path),
+    )
+    targets = (AGES[:, 0] > 45).astype(int)
+    found = clone(line).fit(AGES, targets)[-1]
+    assert [charge.purpose for charge in ledger.charges()] == ["statistics"] * 2 + ["training"]
+    assert 2.0 < found.epsilon_ == ledger.epsilon() < 3.5
+    line.set_params(privateclassifier__ledger=None)
+    with pytest.raises(pv.ArgumentError, match="without a ledger none would count"):
+        line.fit(AGES, targets)
+
+
+def test_rows_that_a_public_transformer_changes_are_known_again():
+    targets = (AGES[:, 0] > 45).astype(int)
+    pv.PrivateClassifier(epochs=1.0, bounds=(0, 1000)).fit(AGES, targets)
+    line = make_pipeline(pv.PrivateScaler(bounds=(0, 1000)), pv.PrivateClassifier(epochs=1.0))
+    with pytest.raises(pv.ArgumentError, match="without a ledger none would count"):
+        line.fit(AGES, targets)
+
+
+def test_rows_are_known_again_before_they_were_changed():
+    targets = (AGES[:, 0] > 45).astype(int)
+    steps = [pv.PrivateImputer(fill_value=3), pv.PrivateScaler(bounds=(0, 1000))]
+    make_pipeline(*steps, pv.PrivateClassifier(epochs=1.0)).fit(AGES, targets)
+    with pytest.raises(pv.ArgumentError, match="without a ledger none would count"):
+        pv.PrivateClassifier(epochs=1.0, bounds=(0, 1000)).fit(AGES, targets)
+    ledger = new_ledger()
+    pv.PrivateScaler(epsilon=0.5, ledger=ledger).fit(AGES)
+    assert sorted(charge.purpose for charge in ledger.charges()) == ["statistics", "training"]
+
+
+def test_the_query_of_the_tables_is_what_is_asked():
+    """One query for bounds, wherever it is asked from."""
+    columns = {"x0": AGES[:, 0], "x1": AGES[:, 1], "y": np.zeros(len(AGES))}
+    schema = pv.tables.Schema(
+        pv.tables.Classes("y", ["0", "1"]),
+        {name: pv.tables.Number(bounds="estimate") for name in ("x0", "x1")},
+    )
+    ledger = new_ledger()
+    found = estimate_bounds(
+        pv.tables.Table(columns), schema, ledger=ledger, budget=pv.Budget(1.0, 1e-5), seed=1
+    )
+    scaler = pv.PrivateScaler(epsilon=1.0, delta=1e-5, ledger=new_ledger(), seed=1).fit(AGES)
+    assert [found.columns[name].high for name in ("x0", "x1")] == scaler.high_.tolist()
+
+
+# ---------------------------------------------------------------------- rubbish
+
+
+@pytest.mark.parametrize(
+    ("asked", "words"),
+    [
+        (pv.PrivateScaler(), "epsilon= and ledger="),
+        (pv.PrivateScaler(epsilon=1.0), "epsilon= and ledger="),
+        (pv.PrivateScaler(epsilon=1.0, ledger="not there"), "Make it first"),
+        (pv.PrivateScaler(epsilon=1.0, ledger=3), "ledger"),
+        (pv.PrivateScaler(epsilon=-1.0, ledger=pv.Ledger(None)), "epsilon"),
+        (pv.PrivateScaler(epsilon=1.0, ledger=pv.Ledger(None), outside=2), "outside"),
+        (pv.PrivateScaler(bounds=(0, 1, 2)), "bounds"),
+        (pv.PrivateScaler(bounds=3), "bounds"),
+        (pv.PrivateScaler(bounds=(0, [1, 2, 3])), r"each of the 2 features.*\(3,\)"),
+        (pv.PrivateScaler(bounds=(1, [2, 1])), "low < high"),
+        (pv.PrivateImputer("mean"), "strategy"),
+        (pv.PrivateImputer("median", epsilon=1.0, ledger=pv.Ledger(None)), "bounds"),
+        (pv.PrivateImputer("median", bounds=(0, 1)), "epsilon= and ledger="),
+        (pv.PrivateImputer(fill_value="x"), "fill_value"),
+        (pv.PrivateImputer(fill_value=np.nan), "fill_value"),
+        (pv.PrivateImputer(fill_value=[1, 2, 3]), r"fill_value.*\(3,\)"),
+        (pv.PrivateVectorizer(0), "n_features"),
+        (pv.PrivateVectorizer(analyzer="magic"), "analyzer"),
+    ],
+)
+def test_rubbish_is_refused(asked, words):
+    with pytest.raises(pv.ArgumentError, match=words):
+        asked.fit(AGES)
+    assert not fits._looks
+
+
+@pytest.mark.parametrize("texts", ["one text", pd.DataFrame({"text": ["one"]}), np.array(3)])
+def test_what_is_no_sequence_of_texts_is_refused(texts):
+    with pytest.raises(pv.ArgumentError, match="sequence of texts"):
+        pv.PrivateVectorizer().fit_transform(texts)
+
+
+def test_a_private_cell_is_not_quoted():
+    with pytest.raises(pv.DataError) as refused:
+        pv.PrivateScaler(bounds=(0, 1)).fit(pd.DataFrame({"name": ["Smith"], "age": [3]}))
+    assert "Smith" not in str(refused.value)
+    assert refused.value.__context__ is None
