@@ -3,7 +3,8 @@
 import os
 import sqlite3
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -268,6 +269,16 @@ class Ledger:
         """Raise unless nobody has taken a label over since `hold` returned this proof."""
         with self._storage.reading() as connection:
             self._refuse_former(connection, words("label", label), proof)
+
+    @contextmanager
+    def while_held(self, label: str, proof: str) -> Iterator[None]:
+        """Let nobody, in any process, take a label over meanwhile; raise if somebody has.
+
+        Nothing is written to the ledger, so that it does not tell how often this was used.
+        """
+        with self._storage.writing("use") as connection:
+            self._refuse_former(connection, words("label", label), proof)
+            yield
 
     def _refuse_former(self, connection: sqlite3.Connection, label: str, proof: str) -> None:
         if self._storage.holder(connection, label) != proof:
