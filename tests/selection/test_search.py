@@ -144,11 +144,12 @@ def test_a_run_cannot_release_more_than_was_paid_for(monkeypatch):
 
 def test_a_prepaid_account_pays_for_its_allowance_alone():
     account = Prepaid({events.gaussian(2.0): 2}, "toy")
-    account.charge({events.gaussian(2.0): 2}, run="a")
+    receipt = account.charge({events.gaussian(2.0): 2}, run="a")
+    receipt.use(events.gaussian(2.0))
     for event in (events.gaussian(2.0), events.gaussian(3.0)):
         with pytest.raises(pv.BudgetExceeded):
             account.charge({event: 1}, run="a")
-    account.refund({events.gaussian(2.0): 1}, run="a")
+    account.refund(receipt)
     account.charge({events.gaussian(2.0): 1}, run="a")
 
 
