@@ -143,12 +143,19 @@ def _expected_tables(*scripts: str) -> list[tuple[str, ...]]:
 
 
 def _format(connection: sqlite3.Connection) -> int:
-    """Return the number of a ledger's format; raise if its tables are not those of that."""
+    """Return the number of a ledger's format."""
     (version,) = connection.execute("PRAGMA user_version").fetchone()
-    known = [(_SCHEMA, _GIVEN)] if version == 2 else [(_SCHEMA,), (_SCHEMA, _GIVEN_1)]
-    if version not in _SEAL or _tables(connection) not in [_expected_tables(*k) for k in known]:
-        raise _malformed("its tables are not those of a ledger")
+    if version not in _SEAL:
+        raise _malformed("it has no format that there was")
     return int(version)
+
+
+def _check_tables(connection: sqlite3.Connection) -> None:
+    """Raise unless the tables are, word for word, those of a ledger."""
+    old = _format(connection) == 1
+    known = [(_SCHEMA,), (_SCHEMA, _GIVEN_1)] if old else [(_SCHEMA, _GIVEN)]
+    if _tables(connection) not in [_expected_tables(*each) for each in known]:
+        raise _malformed("its tables are not those of a ledger")
 
 
 def _holding(label: str) -> str:
@@ -502,6 +509,7 @@ class Storage:
     @classmethod
     def charges(cls, connection: sqlite3.Connection) -> list[Charge]:
         """Return the charges, oldest first; raise if anything is damaged or missing."""
+        _check_tables(connection)
         found, meta, content = [], cls._meta(connection), 0
         for *fields, seal in connection.execute(
             "SELECT run, purpose, event, count, first, last, seal FROM charges ORDER BY id"
