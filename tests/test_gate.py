@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 import privada as pv
 from privada import data
 from privada import gate as gate_module
-from privada.accounting import Budget, Ledger, epsilon_of, events
+from privada.accounting import Budget, Ledger, Receipt, epsilon_of, events
 from privada.clipping import Batch
 from privada.core.errors import ArgumentError, BudgetExceeded, LedgerError
 from privada.core.randomness import Bits, SecureBits
@@ -264,6 +264,19 @@ def test_what_could_not_be_refunded_is_not_used_either(
     assert charged(path) == 8 + 1
 
 
+def test_what_was_used_is_not_given_back_by_any_name(path: Path) -> None:
+    """A full run, its charges taken back, and another: each was within budget."""
+    ledger, plan = Ledger(path, BUDGET), Plan(20)
+    gate = make_gate(ledger, plan, 8)
+    ask(gate, plan, 20)
+    gate.settle()
+    used = ledger.totals()
+    with pytest.raises(ArgumentError, match="receipt"):
+        ledger.refund(used)  # type: ignore[arg-type]
+    gate.settle()
+    assert ledger.totals() == used == Counter({EVENT: 20})
+
+
 @settings(max_examples=25, deadline=None)
 @given(
     total=st.integers(1, 200),
@@ -301,9 +314,9 @@ def test_blocks_grow_when_commits_are_slow_and_shrink_when_they_are_not(
     ledger, plan = Ledger(None), Plan(10_000)
     true, cost = ledger.charge, [0.01]
 
-    def slow(*given: Any, **named: Any) -> None:
-        true(*given, **named)
+    def slow(*given: Any, **named: Any) -> Receipt:
         clock[0] += cost[0]
+        return true(*given, **named)
 
     monkeypatch.setattr(ledger, "charge", slow)
     gate = make_gate(ledger, plan)
@@ -361,14 +374,15 @@ def test_settling_in_the_middle_of_a_charge_is_left_for_later(
     gate = make_gate(ledger, plan, 8)
     true = ledger.charge
 
-    def charge(*given: Any, **named: Any) -> None:
+    def charge(*given: Any, **named: Any) -> Receipt:
         if when == "before":
             gate.settle()
-        true(*given, **named)
+        receipt = true(*given, **named)
         if when == "after":
             gate.settle()
             with pytest.raises(LedgerError, match="do it after the step"):
                 ask(gate)  # a release is refused, though
+        return receipt
 
     monkeypatch.setattr(ledger, "charge", charge)
     ask(gate, plan)

@@ -16,8 +16,7 @@ from dp_accounting import DpEvent
 from torch import Tensor
 
 from privada import data
-from privada.accounting import Budget, Ledger, events
-from privada.accounting.events import Tally
+from privada.accounting import Budget, Ledger, Receipt, events
 from privada.accounting.storage import Busy
 from privada.clipping import Batch, Clipping, Engine
 from privada.clipping.clips import THRESHOLD, checked
@@ -110,7 +109,7 @@ class Gate:
 
     def _disown(self) -> None:
         """Own no reserved charges: what a copy of this gate holds is not its to use."""
-        self._reserved: Tally = Counter()
+        self._receipts: list[Receipt] = []
         self._lock = threading.RLock()
         self._busy = False
         self._block, self._last_commit = 1, 0.0
@@ -118,7 +117,7 @@ class Gate:
 
     def __getstate__(self) -> dict[str, Any]:
         state = self.__dict__.copy()
-        del state["_reserved"], state["_lock"]
+        del state["_receipts"], state["_lock"]
         return state
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -152,22 +151,22 @@ class Gate:
     def _pay(self, event: DpEvent) -> None:
         """Use up one reserved charge of `event`, reserving a block of them first if need be."""
         with self._account():
-            if self._reserved[event] <= 0:
-                self._reserve(event)
-            self._reserved[event] -= 1
+            held = next((each for each in self._receipts if each.covers(event)), None)
+            (held or self._reserve(event)).use(event)
 
-    def _reserve(self, event: DpEvent) -> None:
+    def _reserve(self, event: DpEvent) -> Receipt:
         started = time.perf_counter()
-        block = self._charge_block(event)
+        receipt = self._charge_block(event)
         now = time.perf_counter()
-        self._reserved.update(block)
+        self._receipts = [each for each in self._receipts if each.unused] + [receipt]
         if self._last_commit and now - started > _SHARE_OF_TIME * (now - self._last_commit):
             self._block = min(_LARGEST_BLOCK, 2 * self._block)
         elif now - started < _SHARE_OF_TIME / 4 * (now - self._last_commit):
             self._block = max(1, self._block // 2)
         self._last_commit = now
+        return receipt
 
-    def _charge_block(self, event: DpEvent) -> Tally:
+    def _charge_block(self, event: DpEvent) -> Receipt:
         """Charge the next block of the plan, or as much of it as the budget still allows."""
         upcoming = self._upcoming or (lambda count: {event: 1})
         size = self._block
@@ -176,14 +175,13 @@ class Gate:
             if block[event] == 0:  # not what was planned: pay for this one alone
                 block = Counter({event: 1})
             try:
-                self._ledger.charge(
+                return self._ledger.charge(
                     block,
                     run=self._run,
                     purpose=self._purpose,
                     plan=lambda: upcoming(-1),
                     limit=self._limit,
                 )
-                return block
             except BudgetExceeded:
                 if sum(block.values()) == 1:
                     raise
@@ -196,8 +194,9 @@ class Gate:
         not used stays reserved, for the queries to come or for the next time.
         """
         with suppress(Busy), self._account():
-            unused, self._reserved = +self._reserved, Counter()
-            self._ledger.refund(unused, run=self._run, purpose=self._purpose)
+            receipts, self._receipts = self._receipts, []
+            for each in receipts:
+                self._ledger.refund(each)
 
     # ------------------------------------------------------------------ asking
 

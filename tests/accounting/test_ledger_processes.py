@@ -112,11 +112,13 @@ def charge_for_ever(path: Path, log_path: Path, largest: int) -> None:
     try:
         while True:
             number = chance.randint(1, largest)
-            ledger.charge({GAUSSIAN: number}, run=run, plan={GAUSSIAN: 50})
+            receipt = ledger.charge({GAUSSIAN: number}, run=run, plan={GAUSSIAN: 50})
             log.add(number)
             if chance.random() < 0.3:
+                if number > 1:
+                    receipt.use(GAUSSIAN, number - 1)
                 log.add(-1)
-                ledger.refund({GAUSSIAN: 1}, run=run)
+                ledger.refund(receipt)
     except BudgetExceeded:
         raise SystemExit(REFUSED) from None
 
@@ -307,14 +309,18 @@ def spend(path: Path, number: int, barrier: Any, kind: str) -> None:
         while True:
             block = unit * chance.randint(1, 3)
             try:
-                ledger.charge({event: block}, run=f"run {number}", plan={event: 20 * unit})
+                receipt = ledger.charge(
+                    {event: block}, run=f"run {number}", plan={event: 20 * unit}
+                )
             except BudgetExceeded:
                 if block == unit:
                     break
                 continue
             done += block
             if chance.random() < 0.2:
-                ledger.refund({event: unit}, run=f"run {number}")
+                if block > unit:
+                    receipt.use(event, block - unit)
+                ledger.refund(receipt)
                 done -= unit
     (path.parent / f"done {number}").write_text(str(done))
 
@@ -672,7 +678,6 @@ def use_what_is_not_writable(folder: Path, answers: Any) -> None:
     found["read"] = [sum(trainer.ledger.totals().values()), len(trainer.ledger.charges())]
     for name, act in {
         "charge": lambda: trainer.ledger.charge({GAUSSIAN: 1}, run="a"),
-        "refund": lambda: trainer.ledger.refund({EVENT: 1}, run="owner"),
         "create": lambda: Ledger(folder / "new.ledger", BUDGET),
         "unreadable": lambda: Ledger(folder / "unreadable.ledger"),
         "closed folder": lambda: Ledger(folder / "closed" / "patients.ledger"),
@@ -710,7 +715,7 @@ def found(open_folder: Path) -> Any:
 
 def test_no_step_is_taken_on_a_read_only_ledger(found: Any) -> None:
     assert refused(found["step"])
-    for words in (found["step"]["message"], found["charge"], found["refund"]):
+    for words in (found["step"]["message"], found["charge"]):
         assert "readonly" in words
         assert "writable" in words
     assert found["read"] == [5, 1]

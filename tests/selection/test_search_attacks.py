@@ -247,16 +247,6 @@ def test_a_search_of_which_every_run_fails_is_over(tmp_path, monkeypatch):
         searched(**asked)
 
 
-def test_a_run_without_memory_does_not_tell_which_and_is_taken_again(tmp_path, monkeypatch):
-    asked = {"ledger": tmp_path / "l.db", "state": tmp_path / "s"}
-    with monkeypatch.context() as patch:
-        _failing(patch, MemoryError, {0, 1, 2})
-        with pytest.raises(pv.ModelError, match="stays secret") as raised:
-            searched(**asked)
-        assert "run-" not in "".join(traceback.format_exception(raised.value))
-    assert len(searched(**asked).statement.charges) == 1
-
-
 def test_a_refused_search_leaves_no_state(tmp_path):
     ledger = pv.Ledger(tmp_path / "l.db", pv.Budget(0.1, 1e-4))
     with pytest.raises(pv.BudgetExceeded):
@@ -267,17 +257,22 @@ def test_a_refused_search_leaves_no_state(tmp_path):
 _KILLED_IN_A_WRITE = """
 import os, signal, sys
 from privada import checkpoint
+from privada.selection import search as searching
 from tests.selection.test_search import searched
 
-kept, count = os.fsync, [0]
+kept, count = checkpoint.write, [0]
 
 def fsync(handle):
+    os.kill(os.getpid(), signal.SIGKILL)
+
+def write(*given):
     count[0] += 1
     if count[0] == 2:
-        os.kill(os.getpid(), signal.SIGKILL)
-    return kept(handle)
+        os.fsync = fsync
+    return kept(*given)
 
-checkpoint.os.fsync = fsync
+checkpoint.write = write
+searching.draw_runs = lambda *_: 2
 searched(ledger=sys.argv[1], state=sys.argv[2])
 """
 
@@ -449,7 +444,10 @@ def test_functions_among_settings_do_not_keep_a_search_from_going_on(tmp_path, m
 
     asked = {"recipe": activated, "ledger": tmp_path / "l.db", "state": tmp_path / "s"}
     kept = space()
-    _killed(0, monkeypatch, space=kept, **asked)
+    with monkeypatch.context() as patch:
+        patch.setattr(pv.Ledger, "hold", lambda *_: (_ for _ in ()).throw(Killed))
+        with pytest.raises(Killed):
+            searched(space=kept, **asked)
     other = space()
     assert re.search("0x", repr(kept))
     assert repr(kept) != repr(other)

@@ -3,6 +3,8 @@ import gzip
 import json
 import lzma
 import os
+import re
+import shutil
 import sys
 
 import numpy as np
@@ -86,20 +88,20 @@ def test_tabs_separate_in_tsv(file):
         ("t.csv", "\n1,2\n", ("header", "empty line")),
         ("t.csv", "a,b\n", ("at least one record",)),
         ("t.csv", "a,b\n\n\n", ("at least one record",)),
-        ("t.csv", "a,b\n1,2\n3\n", ("2 cells", "line 3", "got 1")),
-        ("t.csv", "a,b\n1,2,3\n", ("2 cells", "line 2", "got 3")),
+        ("t.csv", "a,b\n1,2\n3\n", ("2 cells", "another number")),
+        ("t.csv", "a,b\n1,2,3\n", ("2 cells", "another number")),
         ("t.csv", "a,b,a\n1,2,3\n", ("different names", "'a'", "1 and 3")),
         ("t.csv", "a,,b\n1,2,3\n", ("name for each column", "column 2")),
-        ("t.csv", "a,b\n1,\0\n", ("NUL", "line 2")),
-        ("t.csv", 'a,b\n1,"2\n', ("line 2", "quotation")),
-        ("t.csv", 'a,b\n1,"2"x\n', ("line 2", "quotation")),
+        ("t.csv", "a,b\n1,\0\n", ("NUL",)),
+        ("t.csv", 'a,b\n1,"2\n', ("CSV", "quotation")),
+        ("t.csv", 'a,b\n1,"2"x\n', ("CSV", "quotation")),
         ("t.csv", "1,2\n3,4\n", ("header", "only numbers")),
         ("t.csv", "a;b\n1;2\n", ("separated by ','", "separator")),
-        ("t.csv", b"a,b\n1,caf\xe9\n", ("UTF-8", "0xe9", "line 2", "iconv")),
-        ("t.csv", bytes(range(256)) * 4, ("line 1",)),
-        ("t.csv", "a\n1\n".encode("utf-16"), ("UTF-8", "0xff")),
-        ("t.csv", gzip.compress(CSV.encode(), mtime=0), ("UTF-8", "line 1")),
-        ("t.csv", "a\n" + "x" * 200_000 + "\n", ("line 2", "limit")),
+        ("t.csv", b"a,b\n1,caf\xe9\n", ("UTF-8", "iconv")),
+        ("t.csv", bytes(range(256)) * 4, ("NUL",)),
+        ("t.csv", "a\n1\n".encode("utf-16"), ("UTF-8",)),
+        ("t.csv", gzip.compress(CSV.encode(), mtime=0), ("UTF-8",)),
+        ("t.csv", "a\n" + "x" * 200_000 + "\n", ("131,072 characters",)),
         ("t.csv.gz", CSV, ("whole .gz file",)),
         ("t.csv.gz", gzip.compress(CSV.encode(), mtime=0)[:-12], ("whole .gz file", "cut short")),
         ("t.csv.bz2", bz2.compress(CSV.encode())[:-12], ("whole .bz2 file", "cut short")),
@@ -108,10 +110,10 @@ def test_tabs_separate_in_tsv(file):
         ("t.csv.xz", CSV, ("whole .xz file",)),
         ("t.jsonl", "", ("at least one record",)),
         ("t.jsonl", "{}\n", ("at least one record",)),
-        ("t.jsonl", "{'a': 1}\n", ("JSON object", "line 1")),
-        ("t.jsonl", '{"a": 1}\n[1]\n', ("JSON object", "line 2")),
-        ("t.jsonl", '{"a": 1}\n{"a": [1]}\n', ("nested", "'a'", "line 2")),
-        ("t.jsonl", "[" * 100_000, ("JSON object", "line 1")),
+        ("t.jsonl", "{'a': 1}\n", ("JSON object on each line",)),
+        ("t.jsonl", '{"a": 1}\n[1]\n', ("JSON object on each line",)),
+        ("t.jsonl", '{"a": 1}\n{"a": [1]}\n', ("nested",)),
+        ("t.jsonl", "[" * 100_000, ("JSON object on each line",)),
         ("t.txt", "", ("at least one record",)),
         ("t.npz", "rubbish", ("NumPy arrays",)),
         ("t.npz", "", ("whole .npz file",)),
@@ -141,7 +143,7 @@ def test_paths_that_cannot_be_read_are_refused(tmp_path, file):
 def test_errors_never_hold_what_is_in_a_cell(file):
     schema = Schema(Classes("income", ["low", "high"]), {"age": Number(0, 9), "job": Hashed()})
     path = file("t.csv", CSV.replace("50", "secret"))
-    said = refused(path, "finite number", "'age'", "row 2", schema=schema)
+    said = refused(path, "finite number", "'age'", schema=schema)
     assert "secret" not in said
     with pytest.raises(DataError) as raised:
         read(path, schema)
@@ -161,8 +163,9 @@ def test_a_schema_decides_what_is_kept_and_how(file):
 def test_names_are_held_to_the_schema(file):
     few = Schema(Classes("income", ["low", "high"]), {"age": Number(0, 9)})
     lines = file("t.jsonl", json.dumps({"age": 1, "job": "x", "income": "low"}))
-    for path in (file("t.csv", CSV), lines):
-        refused(path, "'job'", "[columns.job]", "ignore", schema=few)
+    refused(file("t.csv", CSV), "'job'", "[columns.job]", "ignore", schema=few)
+    said = refused(lines, "every key", "[columns]", "ignore", schema=few)
+    assert "job" not in said  # which may be in one record alone
     more = Schema(
         Classes("income", ["low", "high"]), {"ages": Number(0, 9), "job": Hashed(), "age": Ignore()}
     )
@@ -188,25 +191,87 @@ def test_a_key_that_no_record_has_is_missing_in_each(file):
 def test_huge_integers_are_refused_as_numbers_and_kept_as_text(file, cell):
     path = file("t.csv", f"id,y\n{cell},a\n")
     schema = Schema(Classes("y", ["a", "b"]), {"id": Number(0, 1)})
-    assert cell not in refused(path, "2^53", "'id'", "row 1", schema=schema)
+    assert cell not in refused(path, "2^53", "'id'", schema=schema)
     assert read(path).texts("id").tolist() == [cell]
     lines = file("t.jsonl", json.dumps({"id": int(cell), "y": "a"}))
-    assert cell not in refused(lines, "2^53", "'id'", "row 1", schema=schema)
+    assert cell not in refused(lines, "2^53", "'id'", schema=schema)
 
 
 @pytest.mark.parametrize("cell", ["x", "1_000", "inf", "-Infinity", "1e999", "0x10", "١٢", "--1"])
 def test_what_is_no_finite_number_is_refused_as_one(file, cell):
     table = read(file("t.csv", f"a,b\n1,2\n{cell},3\n"))
-    with pytest.raises(DataError, match="finite number in column 'a', row 2"):
+    with pytest.raises(DataError, match="finite number in column 'a'"):
         table.numbers("a")
     np.testing.assert_array_equal(table.numbers("a", lenient=True), [1, np.nan])
 
 
-def test_rows_are_numbered_through_all_chunks(file, monkeypatch):
-    monkeypatch.setattr("privada.tables.reading._CHUNK", 2)
-    schema = Schema(Classes("y", ["a", "b"]), {"x": Number(0, 9)})
-    path = file("t.csv", "x,y\n" + "1,a\n" * 6 + "x,a\n")
-    refused(path, "row 7", schema=schema)
+def _records(odd, place):
+    """Return the lines of a file of records, one of them odd."""
+    plain = {"age": "3", "job": "x", "income": "low"}
+    return [odd if number == place else plain for number in range(9)]
+
+
+def _odd_files(tmp_path, place):
+    """Write files in which one record is wrong, each in its own way; it has a secret in it."""
+    header, plain = "age,job,income\n", "3,x,low\n"
+
+    def csv(odd):
+        return header + "".join(odd if number == place else plain for number in range(9))
+
+    def lines(odd):
+        return "\n".join(map(json.dumps, _records(odd, place)))
+
+    wrong = {
+        "long.csv": csv("3,x,low,secret\n"),
+        "short.csv": csv("secret\n"),
+        "number.csv": csv("secret,x,low\n"),
+        "huge.csv": csv("9007199254740993731,x,low\n"),
+        "quote.csv": csv('3,"secret"x,low\n'),
+        "latin.csv": csv("3,secret\xe9,low\n").encode("latin1"),
+        "binary.csv": csv("3,secret\0,low\n"),
+        "key.jsonl": lines({"age": "3", "secret": "x"}),
+        "keys.jsonl": lines({f"secret {n}": "x" for n in range(9)}),
+        "nested.jsonl": lines({"age": "3", "secret": ["x"]}),
+        "deep.jsonl": lines({"age": ["secret"]}),
+        "array.jsonl": lines(["secret"]),
+        "number.jsonl": lines({"age": "secret"}),
+        "huge.jsonl": lines({"age": 9007199254740993731}),
+    }
+    for name, content in wrong.items():
+        path = tmp_path / name
+        path.write_bytes(content if isinstance(content, bytes) else content.encode())
+        yield path
+    headless = tmp_path / "headless.csv"
+    headless.write_text("secret 731,x,high\n" + plain)
+    yield headless
+    folder = tmp_path / "folder"
+    for number in range(9):
+        document = folder / "low" / f"{'secret 731' if number == place else number}.txt"
+        document.parent.mkdir(parents=True, exist_ok=True)
+        document.write_bytes(b"secret \xe9" if number == place else b"plain")
+    yield folder
+
+
+def test_errors_are_the_same_whichever_record_is_wrong_and_whatever_is_in_it(tmp_path):
+    """So that they tell that there is one, and nothing more."""
+    schema = Schema(Classes("income", ["low", "high"]), {"age": Number(0, 9), "job": Hashed()})
+    documents = Schema(Classes("label", ["low", "high"]), {"text": Hashed()})
+    said = []
+    for place in (1, 7):
+        found = []
+        (tmp_path / "data").mkdir()
+        for path in _odd_files(tmp_path / "data", place):
+            with pytest.raises(DataError) as raised:
+                read(path, documents if path.is_dir() else schema)
+            error = raised.value
+            assert error.__cause__ is None
+            for each in (error, error.__context__):
+                assert not re.search(r"secret|731|row \d|line \d", repr(each)), path
+            found.append(str(raised.value))
+        said.append(found)
+        shutil.rmtree(tmp_path / "data")
+    assert said[0] == said[1]
+    assert len(said[0]) == 16
 
 
 # ---------------------------------------------------------------------- JSON lines

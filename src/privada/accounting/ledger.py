@@ -3,7 +3,8 @@
 import os
 import sqlite3
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +14,12 @@ from privada.accounting import events
 from privada.accounting.accountants import epsilon_of
 from privada.accounting.budget import Budget
 from privada.accounting.events import Tally
+from privada.accounting.receipts import Receipt, issue
 from privada.accounting.storage import Charge, Storage
 from privada.core.errors import ArgumentError, BudgetExceeded, LedgerError
 from privada.core.validation import one_of, whole, words
 
-__all__ = ["PURPOSES", "Charge", "Ledger"]
+__all__ = ["PURPOSES", "Charge", "Ledger", "Receipt"]
 
 PURPOSES = ("training", "tuning", "statistics", "validation")
 
@@ -95,7 +97,7 @@ class Ledger:
         >>> import privada as pv
         >>> from privada.accounting import events
         >>> ledger = pv.accounting.Ledger(None, pv.Budget(1.0, 1e-5), dataset="patients")
-        >>> ledger.charge({events.poisson(0.01, 4.0): 1000}, run="first")
+        >>> receipt = ledger.charge({events.poisson(0.01, 4.0): 1000}, run="first")
         >>> round(ledger.epsilon(), 2)
         0.27
     """
@@ -198,8 +200,8 @@ class Ledger:
         purpose: str = "training",
         plan: Plan = None,
         limit: Budget | None = None,
-    ) -> None:
-        """Charge events, durably, before they run.
+    ) -> Receipt:
+        """Charge events, durably, before they run; return the receipt.
 
         `plan` is everything the caller expects to charge from here on, this charge included, or a
         function that returns it: if all of it fits the budget, later charges within it are not
@@ -225,18 +227,32 @@ class Ledger:
             self._storage.add(connection, run, purpose, added)
             self._all.totals.update(added)
             own.totals.update(added)
+        return issue(self, run, purpose, added)
 
-    def refund(self, unused: Mapping[DpEvent, int], *, run: str, purpose: str = "training") -> None:
-        """Take back charges that were reserved and certainly never used."""
-        run, purpose = words("run", run), one_of("purpose", purpose, PURPOSES)
-        given = _tally(unused)
-        if not given:
+    def refund(self, receipt: Receipt) -> None:
+        """Give back what was charged and, as its receipt says, certainly never used.
+
+        Guarantee: what was used stays charged. When this raises because the file cannot be written,
+        everything stays charged and the receipt is worth nothing.
+
+        Raises:
+            LedgerError: the receipt is another ledger's or another process's, or was returned.
+        """
+        if not isinstance(receipt, Receipt):
+            raise ArgumentError(
+                f"Expected receipt to be what Ledger.charge returned, got receipt={receipt!r}. A "
+                "charge can be given back by whoever has made it alone."
+            )
+        if not receipt.unused:
+            receipt.take_back(self)
             return
         with self._storage.writing("refund") as connection:
             self._refresh(connection)
-            self._storage.add(connection, run, purpose, {e: -n for e, n in given.items()})
-            self._all.totals.subtract(given)
-            self._runs[run].totals.subtract(given)
+            run, unused = receipt.run, receipt.take_back(self)
+            changes = {event: -count for event, count in unused.items()}
+            self._storage.add(connection, run, receipt.purpose, changes)
+            self._all.totals.subtract(unused)
+            self._runs[run].totals.subtract(unused)
 
     def _refresh(self, connection: sqlite3.Connection) -> None:
         """Read the totals again if anyone else has written since."""
@@ -261,13 +277,26 @@ class Ledger:
         """
         label, proof = words("label", label), os.urandom(16).hex()
         with self._storage.writing("write to") as connection:
+            self._refresh(connection)
             self._storage.hold(connection, label, proof)
         return proof
 
     def check_held(self, label: str, proof: str) -> None:
         """Raise unless nobody has taken a label over since `hold` returned this proof."""
         with self._storage.reading() as connection:
+            self._refresh(connection)
             self._refuse_former(connection, words("label", label), proof)
+
+    @contextmanager
+    def while_held(self, label: str, proof: str) -> Iterator[None]:
+        """Let nobody, in any process, take a label over meanwhile; raise if somebody has.
+
+        Nothing is written to the ledger, so that it does not tell how often this was used.
+        """
+        with self._storage.writing("use") as connection:
+            self._refresh(connection)
+            self._refuse_former(connection, words("label", label), proof)
+            yield
 
     def _refuse_former(self, connection: sqlite3.Connection, label: str, proof: str) -> None:
         if self._storage.holder(connection, label) != proof:
@@ -290,6 +319,7 @@ class Ledger:
         """
         label, digest = words("label", label), words("digest", digest)
         with self._storage.writing("write to") as connection:
+            self._refresh(connection)
             if held is not None:
                 self._refuse_former(connection, *held)
             before = self._storage.give(connection, label, digest)
@@ -303,6 +333,7 @@ class Ledger:
     def given(self, label: str) -> str | None:
         """Return the digest of what was given out under a label, None if nothing was."""
         with self._storage.reading() as connection:
+            self._refresh(connection)
             return self._storage.given(connection, words("label", label))
 
     def affordable(self, event: DpEvent, most: int) -> int:
@@ -362,7 +393,9 @@ class Prepaid(Ledger):
         >>> from privada.accounting import events
         >>> from privada.accounting.ledger import Prepaid
         >>> account = Prepaid({events.gaussian(2.0): 3}, "patients")
-        >>> account.charge({events.gaussian(2.0): 3}, run="first")
+        >>> receipt = account.charge({events.gaussian(2.0): 3}, run="first")
+        >>> receipt.purpose
+        'training'
     """
 
     def __init__(self, allowance: Mapping[DpEvent, int], dataset: str) -> None:
@@ -377,7 +410,7 @@ class Prepaid(Ledger):
         purpose: str = "training",
         plan: Plan = None,
         limit: Budget | None = None,
-    ) -> None:
+    ) -> Receipt:
         """Charge events that the allowance covers."""
         added = _tally(charged)
         if not self.totals() + added <= self._allowance:
@@ -385,7 +418,7 @@ class Prepaid(Ledger):
                 "Expected no more than what was paid for in advance, got a charge for "
                 f"{_in_words(added)} beyond it. Nothing was charged and no data was read."
             )
-        super().charge(added, run=run, purpose=purpose, plan=plan, limit=limit)
+        return super().charge(added, run=run, purpose=purpose, plan=plan, limit=limit)
 
 
 def _in_words(tally: Tally) -> str:

@@ -3,6 +3,7 @@
 import contextlib
 import ctypes
 import errno
+import functools
 import hashlib
 import os
 import re
@@ -22,8 +23,11 @@ from dp_accounting import DpEvent
 from privada.accounting import events
 from privada.core.errors import EventError, LedgerError
 
-SCHEMA_VERSION = 1
+# Format 1 had no digest of all rows together and no seals on what was given out. It is read as it
+# is, and brought to this format by the first write.
+SCHEMA_VERSION = 2
 _APPLICATION_ID = 0x50525644  # "PRVD"
+_TO_WRITE = "BEGIN IMMEDIATE"
 _SECONDS_FOR_A_LOCK = 60.0
 # A draft is finished within milliseconds; one that is this much older than another is left over.
 _SECONDS_FOR_A_DRAFT = 3600.0
@@ -42,11 +46,20 @@ CREATE TABLE charges (
     UNIQUE (run, purpose, event)
 );
 """
-# What was given out under a label, by its digest; ledgers made before there was this get it later.
+# What was given out under a label, by its digest.
 _GIVEN = """
-CREATE TABLE IF NOT EXISTS given (label TEXT PRIMARY KEY, digest TEXT NOT NULL) WITHOUT ROWID;
+CREATE TABLE given (
+    label TEXT PRIMARY KEY, digest TEXT NOT NULL, seal TEXT NOT NULL
+) WITHOUT ROWID;
 """
-_COUNTERS = ("rows", "releases")
+_GIVEN_1 = """
+CREATE TABLE given (label TEXT PRIMARY KEY, digest TEXT NOT NULL) WITHOUT ROWID;
+"""
+_COUNTERS = ("rows", "releases", "content")
+# Under which key the facts are sealed, by format: a process of an earlier one, which would not keep
+# the digest of all rows, finds no seal and charges nothing.
+_SEAL = {1: "seal", 2: "sealed"}
+_MODULUS = 1 << 256
 
 # What to do about an error of SQLite: by its name where there is one, else by a word of its text.
 _REMEDIES = {
@@ -65,6 +78,8 @@ _REMEDIES = {
     "or restore it from a copy.",
     "malformed": "It is damaged: restore it from a copy. Do not start a new one, which "
     "would forget what was spent.",
+    "no such": "It is damaged: restore it from a copy. Do not start a new one, which would forget "
+    "what was spent.",
     "unable to open": "Check that the folder exists and may be written.",
 }
 
@@ -81,7 +96,7 @@ class Charge:
         >>> import privada as pv
         >>> from privada.accounting import events
         >>> ledger = pv.Ledger(None)
-        >>> ledger.charge({events.gaussian(2.0): 3}, run="first", purpose="statistics")
+        >>> receipt = ledger.charge({events.gaussian(2.0): 3}, run="first", purpose="statistics")
         >>> (charge,) = ledger.charges()
         >>> charge.purpose, charge.count
         ('statistics', 3)
@@ -102,6 +117,45 @@ def _now() -> str:
 def _seal(*fields: object) -> str:
     """Return a digest of some fields, by which damage to the file is noticed."""
     return hashlib.sha256(repr(fields).encode()).hexdigest()[:32]
+
+
+def _digest(*row: object) -> int:
+    """Return a number for a row; the sum over all rows tells a lost, doubled or older one."""
+    return int.from_bytes(hashlib.sha256(repr(row).encode()).digest(), "big")
+
+
+def _malformed(what: str) -> sqlite3.DatabaseError:
+    return sqlite3.DatabaseError(f"malformed ({what})")
+
+
+def _tables(connection: sqlite3.Connection) -> list[tuple[str, ...]]:
+    return connection.execute(
+        "SELECT type, name, tbl_name, sql FROM sqlite_master WHERE name NOT LIKE 'sqlite_stat%' "
+        "ORDER BY name"
+    ).fetchall()
+
+
+@functools.cache
+def _expected_tables(*scripts: str) -> list[tuple[str, ...]]:
+    with contextlib.closing(sqlite3.connect(":memory:")) as connection:
+        connection.executescript("".join(scripts))
+        return _tables(connection)
+
+
+def _format(connection: sqlite3.Connection) -> int:
+    """Return the number of a ledger's format."""
+    (version,) = connection.execute("PRAGMA user_version").fetchone()
+    if version not in _SEAL:
+        raise _malformed("it has no format that there was")
+    return int(version)
+
+
+def _check_tables(connection: sqlite3.Connection) -> None:
+    """Raise unless the tables are, word for word, those of a ledger."""
+    old = _format(connection) == 1
+    known = [(_SCHEMA,), (_SCHEMA, _GIVEN_1)] if old else [(_SCHEMA, _GIVEN)]
+    if _tables(connection) not in [_expected_tables(*each) for each in known]:
+        raise _malformed("its tables are not those of a ledger")
 
 
 def _holding(label: str) -> str:
@@ -144,6 +198,7 @@ def _connect(path: str | None) -> sqlite3.Connection:
         # the other takes writes past the disk's own cache where a plain sync does not
         connection.execute("PRAGMA synchronous = EXTRA")
         connection.execute("PRAGMA fullfsync = ON")
+        connection.execute("PRAGMA cell_size_check = ON")  # notice damaged pages as they are read
         # a file that somebody switched to WAL has locks that a fork would break
         connection.execute("PRAGMA journal_mode = DELETE")
     except BaseException:
@@ -153,10 +208,10 @@ def _connect(path: str | None) -> sqlite3.Connection:
 
 
 def _write_schema(connection: sqlite3.Connection, facts: Mapping[str, str]) -> None:
-    connection.executescript(_SCHEMA)
+    connection.executescript(_SCHEMA + _GIVEN)
     meta = {**facts, "id": os.urandom(8).hex(), "created": _now()}
     meta.update(dict.fromkeys(_COUNTERS, "0"))
-    meta["seal"] = _seal(*sorted(meta.items()))
+    meta[_SEAL[SCHEMA_VERSION]] = _seal(*sorted(meta.items()))
     connection.executemany("INSERT INTO meta VALUES (?, ?)", meta.items())
     connection.execute(f"PRAGMA application_id = {_APPLICATION_ID}")
     connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
@@ -181,6 +236,7 @@ class Storage:
         self._user: int | None = None  # the thread within `reading` or `writing`
         self._connection: sqlite3.Connection | None = None
         self._epoch = 0
+        self._place: tuple[int, int] | None = None  # the device and the number of the file
         self._left_behind = False
         with _forking:
             _living.add(self)
@@ -286,7 +342,7 @@ class Storage:
                 )
             damage = [row[0] for row in connection.execute("PRAGMA integrity_check(3)")]
             if damage != ["ok"]:
-                raise sqlite3.DatabaseError(f"malformed ({damage[0]})")
+                raise _malformed(damage[0])
             self.facts = self._facts(connection)
         if self.path is not None:
             self._remove_other_name()
@@ -311,15 +367,34 @@ class Storage:
                 f"Cannot open the ledger {self.name!r}: it is closed or gone. "
                 "Open it again, or restore the file from a copy."
             )
+        place = self._find()
         connection = _connect(str(self.path))
         try:
             if self.facts:
                 self.check_facts(self._facts(connection))
+            if self._find() != place or self._place not in (None, place):
+                raise LedgerError(self._replaced("open"))
         except BaseException:
             connection.close()
             raise
-        self._connection, self._epoch = connection, self._epoch + 1
+        self._connection, self._epoch, self._place = connection, self._epoch + 1, place
         return connection
+
+    def _find(self) -> tuple[int, int] | None:
+        """Return which file is at the path, whatever leads there."""
+        assert self.path is not None
+        try:
+            found = self.path.stat()
+        except OSError:
+            return None
+        return found.st_dev, found.st_ino
+
+    def _replaced(self, doing: str) -> str:
+        return (
+            f"Cannot {doing} the ledger {self.name!r}: another file is at its path, or none. The "
+            "file was deleted or replaced while it was open: put it back, or restore it from a "
+            "copy, and open it again."
+        )
 
     def check_facts(self, facts: Mapping[str, str]) -> None:
         """Raise unless these are the facts of this very ledger."""
@@ -370,6 +445,10 @@ class Storage:
             try:
                 connection = self.connection()
                 connection.execute(begin)
+                if begin == _TO_WRITE:
+                    if self.path is not None and self._find() != self._place:
+                        raise LedgerError(self._replaced(doing))
+                    self._upgrade(connection)
                 yield connection
                 connection.execute("COMMIT")
             except BaseException as error:
@@ -387,15 +466,20 @@ class Storage:
         return self._transaction("BEGIN", doing)
 
     def writing(self, doing: str) -> contextlib.AbstractContextManager[sqlite3.Connection]:
-        """Hold the file's write lock; commit durably at the end, or change nothing."""
-        return self._transaction("BEGIN IMMEDIATE", doing)
+        """Hold the file's write lock; commit durably at the end, or change nothing.
+
+        Raises where another file has come to the path, also through a link or a folder above it:
+        what was charged to the one would not be known to who opens the other.
+        """
+        return self._transaction(_TO_WRITE, doing)
 
     def _error(self, error: Exception, doing: str) -> LedgerError:
         name, text = getattr(error, "sqlite_errorname", ""), str(error)
         if isinstance(error, UnicodeDecodeError):
             text = "malformed (text in it cannot be read)"
-        remedy = next((hint for key, hint in _REMEDIES.items() if key in name or key in text), "")
-        return LedgerError(f"Cannot {doing} the ledger {self.name!r}: {text}. {remedy}".rstrip())
+        hints = (hint for key, hint in _REMEDIES.items() if key in name or key in text)
+        remedy = next(hints, "Check the disk; if the file is damaged, restore it from a copy.")
+        return LedgerError(f"Cannot {doing} the ledger {self.name!r}: {text}. {remedy}")
 
     # ------------------------------------------------------------------ what is in it
 
@@ -410,10 +494,11 @@ class Storage:
     @staticmethod
     def _meta(connection: sqlite3.Connection) -> dict[str, str]:
         """Return the facts and the counters; raise if they are damaged."""
+        key = _SEAL[_format(connection)]
         meta = dict(connection.execute("SELECT key, value FROM meta"))
-        seal = meta.pop("seal", "")
+        seal = meta.pop(key, "")
         if not all(isinstance(key, str) for key in meta) or seal != _seal(*sorted(meta.items())):
-            raise sqlite3.DatabaseError("malformed (its own facts do not match their seal)")
+            raise _malformed("its own facts do not match their seal")
         return meta
 
     @classmethod
@@ -423,85 +508,147 @@ class Storage:
 
     @classmethod
     def charges(cls, connection: sqlite3.Connection) -> list[Charge]:
-        """Return the charges, oldest first; raise if any is damaged or missing."""
-        found, meta = [], cls._meta(connection)
+        """Return the charges, oldest first; raise if anything is damaged or missing."""
+        _check_tables(connection)
+        found, meta, content = [], cls._meta(connection), 0
         for *fields, seal in connection.execute(
             "SELECT run, purpose, event, count, first, last, seal FROM charges ORDER BY id"
         ):
             if seal != _seal(*fields):
-                raise sqlite3.DatabaseError("malformed (a charge does not match its seal)")
+                raise _malformed("a charge does not match its seal")
             run, purpose, event, count, first, last = fields
             try:
                 found.append(Charge(run, purpose, events.decode(event), count, first, last))
             except EventError as error:
-                raise sqlite3.DatabaseError(f"malformed ({error})") from error
-        held = str(len(found)), str(sum(charge.count for charge in found))
-        if held != tuple(meta.get(key) for key in _COUNTERS):
-            raise sqlite3.DatabaseError("malformed (charges are missing)")
+                raise _malformed(str(error)) from error
+            content += _digest("charges", *fields)
+        held = {"rows": str(len(found)), "releases": str(sum(charge.count for charge in found))}
+        if "content" in meta:
+            for label, digest, seal in connection.execute("SELECT label, digest, seal FROM given"):
+                if seal != _seal(label, digest):
+                    raise _malformed("what was given out does not match its seal")
+                content += _digest("given", label, digest)
+            held["content"] = str(content % _MODULUS)
+        if any(meta.get(key) != value for key, value in held.items()):
+            raise _malformed("rows are missing, or are older than others")
         return found
 
-    @classmethod
+    def _upgrade(self, connection: sqlite3.Connection) -> None:
+        """Bring a ledger of an earlier format to this one, within the write that needs it."""
+        if _format(connection) == SCHEMA_VERSION:
+            return
+        self.charges(connection)  # whole, or nothing is sealed anew
+        meta = self._meta(connection)
+        charges = connection.execute("SELECT run, purpose, event, count, first, last FROM charges")
+        content = sum(_digest("charges", *fields) for fields in charges)
+        given = []
+        if ("given",) in connection.execute("SELECT name FROM sqlite_master").fetchall():
+            given = connection.execute("SELECT label, digest FROM given").fetchall()
+            connection.execute("DROP TABLE given")
+        connection.execute(_GIVEN)
+        connection.executemany(
+            "INSERT INTO given VALUES (?, ?, ?)", [(*each, _seal(*each)) for each in given]
+        )
+        content += sum(_digest("given", *each) for each in given)
+        meta["content"] = str(content % _MODULUS)
+        connection.execute("DELETE FROM meta")
+        connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
+        meta[_SEAL[SCHEMA_VERSION]] = _seal(*sorted(meta.items()))
+        connection.executemany("INSERT INTO meta VALUES (?, ?)", meta.items())
+
+    def _count(
+        self, connection: sqlite3.Connection, rows: int, releases: int, content: int
+    ) -> None:
+        """Add to the counters, having checked that they are of this very ledger."""
+        meta = self._meta(connection)
+        self.check_facts({key: value for key, value in meta.items() if key not in _COUNTERS})
+        meta["rows"] = str(int(meta["rows"]) + rows)
+        meta["releases"] = str(int(meta["releases"]) + releases)
+        meta["content"] = str((int(meta["content"]) + content) % _MODULUS)
+        key = _SEAL[SCHEMA_VERSION]
+        meta[key] = _seal(*sorted(meta.items()))
+        connection.executemany(
+            "UPDATE meta SET value = ? WHERE key = ?",
+            [(meta[each], each) for each in (*_COUNTERS, key)],
+        )
+
     def add(
-        cls, connection: sqlite3.Connection, run: str, purpose: str, changes: Mapping[DpEvent, int]
+        self, connection: sqlite3.Connection, run: str, purpose: str, changes: Mapping[DpEvent, int]
     ) -> None:
         """Add to the counts of a run, and seal what was changed."""
-        now, new = _now(), 0
+        now, new, content = _now(), 0, 0
         for event, change in changes.items():
             key = run, purpose, events.encode(event)
             old = connection.execute(
-                "SELECT count, first FROM charges WHERE run = ? AND purpose = ? AND event = ?", key
+                "SELECT count, first, last, seal FROM charges "
+                "WHERE run = ? AND purpose = ? AND event = ?",
+                key,
             ).fetchone()
-            count, first = old or (0, now)
-            new += old is None
+            count, first = 0, now
+            if old is None:
+                new += 1
+            else:
+                count, first, last, seal = old
+                if seal != _seal(*key, count, first, last):
+                    raise _malformed("a charge does not match its seal")
+                content -= _digest("charges", *key, count, first, last)
             if count + change < 0:
                 raise LedgerError(
                     f"Cannot refund {-change} of {events.describe(event)} to run {run!r}: it was "
                     f"not charged that much."
                 )
             fields = (*key, count + change, first, now)
+            content += _digest("charges", *fields)
             connection.execute(
                 "INSERT INTO charges (run, purpose, event, count, first, last, seal) "
                 "VALUES (?, ?, ?, ?, ?, ?, ?) ON CONFLICT (run, purpose, event) DO UPDATE SET "
                 "count = excluded.count, last = excluded.last, seal = excluded.seal",
                 (*fields, _seal(*fields)),
             )
-        meta = cls._meta(connection)
-        meta["rows"] = str(int(meta["rows"]) + new)
-        meta["releases"] = str(int(meta["releases"]) + sum(changes.values()))
-        meta["seal"] = _seal(*sorted(meta.items()))
-        connection.executemany(
-            "UPDATE meta SET value = ? WHERE key = ?",
-            [(meta[key], key) for key in (*_COUNTERS, "seal")],
-        )
+        self._count(connection, new, sum(changes.values()), content)
 
-    @staticmethod
-    def give(connection: sqlite3.Connection, label: str, digest: str) -> str:
+    def give(self, connection: sqlite3.Connection, label: str, digest: str) -> str:
         """Note what is given out under a label, unless something was; return what that is."""
-        before = Storage.given(connection, label)
-        if before is not None:
-            return before
-        connection.execute(_GIVEN)
-        connection.execute("INSERT INTO given VALUES (?, ?)", (label, digest))
-        return digest
+        before = self.given(connection, label)
+        if before is None:
+            self._note(connection, label, digest, None)
+        return digest if before is None else before
 
-    @staticmethod
-    def hold(connection: sqlite3.Connection, label: str, holder: str) -> None:
+    def hold(self, connection: sqlite3.Connection, label: str, holder: str) -> None:
         """Note who is at what will be given out under a label, whoever was before."""
-        connection.execute(_GIVEN)
-        connection.execute("INSERT OR REPLACE INTO given VALUES (?, ?)", (_holding(label), holder))
+        label = _holding(label)
+        self._note(connection, label, holder, self.given(connection, label))
 
-    @staticmethod
-    def holder(connection: sqlite3.Connection, label: str) -> str | None:
+    def _note(
+        self, connection: sqlite3.Connection, label: str, digest: str, before: str | None
+    ) -> None:
+        content = _digest("given", label, digest)
+        content -= 0 if before is None else _digest("given", label, before)
+        connection.execute(
+            "INSERT OR REPLACE INTO given VALUES (?, ?, ?)", (label, digest, _seal(label, digest))
+        )
+        self._count(connection, 0, 0, content)
+
+    @classmethod
+    def holder(cls, connection: sqlite3.Connection, label: str) -> str | None:
         """Return who was the last to hold a label, None if nobody was."""
-        return Storage.given(connection, _holding(label))
+        return cls.given(connection, _holding(label))
 
     @staticmethod
     def given(connection: sqlite3.Connection, label: str) -> str | None:
         """Return the digest of what was given out under a label, None if nothing was."""
+        sealed = _format(connection) > 1
         if not connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'given'").fetchone():
             return None
-        found = connection.execute("SELECT digest FROM given WHERE label = ?", (label,)).fetchone()
-        return None if found is None else str(found[0])
+        column = "seal" if sealed else "''"
+        found = connection.execute(
+            f"SELECT digest, {column} FROM given WHERE label = ?", (label,)
+        ).fetchone()
+        if found is None:
+            return None
+        if sealed and found[1] != _seal(label, found[0]):
+            raise _malformed("what was given out does not match its seal")
+        return str(found[0])
 
     # ------------------------------------------------------------------ forks
 

@@ -7,10 +7,9 @@ import os
 import re
 import threading
 import warnings
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
 from privada import data as private_data
@@ -19,7 +18,6 @@ from privada.accounting.ledger import Prepaid
 from privada.core.errors import (
     ArgumentError,
     ModelError,
-    PrivadaError,
 )
 from privada.core.randomness import SeededBits, make_bits, words
 from privada.noise import GaussianNoise
@@ -33,8 +31,6 @@ from privada.selection.terms import Terms
 from privada.training import Trainer
 
 _log = logging.getLogger("privada.selection")
-# What says nothing of a run, and may be gone the next time.
-_NOT_ITS_FAULT = (OSError, MemoryError, torch.OutOfMemoryError)
 _alone = threading.RLock()
 
 
@@ -117,31 +113,27 @@ class Runs:
             self.public_score(model, records, "trial")
         self.model(Outcome(index, math.nan, 0.0, _values(model), origin))
 
+    def ready(self) -> bool:
+        """Return True, in a worker: what cannot be sent there shows before anything is charged."""
+        return True
+
     def attempt(self, number: int, index: int) -> tuple[int, Outcome]:
         """Run one candidate within what was paid for it, and return its outcome.
 
         Threads of one process take turns: torch has one state of random numbers for all of them.
         Warnings were given when the candidate was tried; here they would tell that it runs. A run
-        that fails, as one that diverges may, has the worst score there is: to stop for it would
-        tell of a run that is not the best.
+        that fails, for whatever reason, has the worst score there is: to stop for it would tell of
+        a run that is not the best, and to take it again would look twice on one charge.
         """
         with _alone, warnings.catch_warnings():
             warnings.simplefilter("ignore")
             try:
                 return self._attempt(number, index)
-            except PrivadaError:
+            except KeyboardInterrupt:  # the user's, and no record's
                 raise
-            except _NOT_ITS_FAULT as error:
-                if self.terms.all_released:
-                    raise
-                kind = type(error).__name__
-            except Exception:  # whatever a user's model and loss raise
-                return number, self.failed(index)
-        # outside the handler, or Python would show the first exception beside it
-        raise ModelError(
-            f"Expected enough memory and disk space for every run, but one ended with {kind}. "
-            "Which one, and of which candidate, stays secret. With state= the search can go on."
-        )
+            except BaseException:  # ours as well: whether a run diverges depends on the records
+                pass
+        return number, self.failed(index)
 
     def _attempt(self, number: int, index: int) -> tuple[int, Outcome]:
         run = f"run {number}"
@@ -172,13 +164,18 @@ class Runs:
         return Outcome(index, math.nan, 0.0, _values(self.made(index, origin).model), origin)
 
     def failed(self, index: int) -> Outcome:
-        """Return the outcome of a run that failed: untrained, and no other is worse."""
+        """Return the outcome of a run that failed: untrained, and no other is worse.
+
+        Its parameters are left to its origin: to make a model here could fail as well.
+        """
         worst = -math.inf if self.score.greater else math.inf
-        return replace(self.untrained(index), score=worst)
+        return Outcome(index, worst, 0.0, {}, self.origin("failed"))
 
     def model(self, outcome: Outcome) -> nn.Module:
         """Return the model of an outcome."""
         model = self.made(outcome.candidate, outcome.origin).model
+        if not outcome.parameters:
+            return model
         try:
             model.load_state_dict(outcome.parameters)
         except RuntimeError as error:

@@ -4,9 +4,11 @@ import copy
 import logging
 import math
 import os
+from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +31,7 @@ from privada.run import SAMPLING
 from privada.scores import Score, accuracy
 from privada.selection import state as states
 from privada.selection.candidates import Recipe, charges_of, made
+from privada.selection.marks import Marks
 from privada.selection.prices import Price
 from privada.selection.runs import Runs
 from privada.selection.spaces import Settings, candidates_of
@@ -161,11 +164,13 @@ def select(
 
     Guarantee: the returned `Selection` is (epsilon, delta)-differentially private at its `price`,
     together with everything else on the ledger as its statement says. A search that is killed and
-    resumed from `state` is charged once, and gives out one result, whoever copies the file.
+    resumed from `state` is charged once, takes no run twice and gives out one result, whoever
+    copies the file.
 
     Edge cases: where candidates differ in cost, the dearest decides the price, and with a budget
     each gets the noise that it needs. A candidate that fails on made-up examples raises before
-    anything is charged; a run that fails later, as one that diverges may, counts as the worst. What
+    anything is charged; a run that fails later, for whatever reason, counts as the worst, and so
+    does one that was under way when the search was killed: what it has released is paid for. What
     a recipe returns is copied, so it may keep a model and return it again. With Poisson stopping
     there may be no run at all. How long a search takes hints at the secret number of runs, and so
     does whatever a recipe or a score prints: do not publish it. Two calls on one state at a time:
@@ -246,13 +251,16 @@ def select(
     if before is not None:
         states.refuse_other(before, fingerprint, state)
     now = before or _begun(search, fingerprint)
+    list(_parallel(n_jobs)([delayed(search.ready)()]))
+    marks = Marks(None if state is None else opened.path, now.run)
     try:
-        _pay(search, now, opened, budget, state)
+        _pay(search, now, opened, budget, state, marks)
     except BudgetExceeded:
         if before is None:  # nothing was begun: leave nothing that tells what would have been
             states.remove(state)
+            marks.remove()
         raise
-    return _go_on(search, now, opened, state, n_jobs, progress)
+    return _go_on(search, now, opened, state, marks, n_jobs, progress)
 
 
 def _opened(
@@ -290,12 +298,14 @@ def _pay(
     ledger: Ledger,
     budget: Budget | None,
     path: str | os.PathLike[str] | None,
+    marks: Marks,
 ) -> None:
     """Charge the whole search, unless that is done."""
     now.save(path)  # before the charge: a search that is killed in between can still be told apart
     event = search.terms.event
     paid = any((each.run, each.event) == (now.run, event) for each in ledger.charges())
     if not paid:
+        marks.create()  # here alone: of a search that is paid for, marks that are gone are lost
         ledger.charge({event: 1}, run=now.run, purpose="tuning", limit=budget)
 
 
@@ -304,13 +314,23 @@ def _go_on(
     now: State,
     ledger: Ledger,
     path: str | os.PathLike[str] | None,
+    marks: Marks,
     n_jobs: int | None,
     progress: bool,
 ) -> Selection:
-    """Take the runs that are left, and give out the result."""
+    """Take the runs that are left, and give out the result.
+
+    A run that was begun and is not done is lost: it has looked already, and counts as failed.
+    """
     terms = search.terms
     held = now.run, ledger.hold(now.run)
     _keep_given(search, now, ledger)
+    begun = marks.read()
+
+    def begin(number: int) -> None:
+        with ledger.while_held(*held):
+            marks.add(number)
+
     _log.info(
         "%s among %d candidates, %g runs %s; %s",
         terms.how,
@@ -320,8 +340,10 @@ def _go_on(
         terms.price,
     )
     left = [(n, index) for n, index in enumerate(now.draws) if n not in now.done]
+    lost = [(n, search.failed(index)) for n, index in left if begun is None or n in begun]
+    fresh = [each for each in left if begun is not None and each[0] not in begun]
     with _bar(progress, len(now.draws), len(now.done), terms.all_released) as advance:
-        for number, outcome in _runs(search, left, n_jobs):
+        for number, outcome in chain(lost, _runs(search, fresh, n_jobs, begin)):
             ledger.check_held(*held)
             _note(search, now, number, outcome)
             now.save(path)
@@ -333,7 +355,7 @@ def _go_on(
                     search.score.name, outcome.score, outcome.score_std,
                 )  # fmt: skip
                 advance()
-    return _given_out(search, now, ledger, held, path)
+    return _given_out(search, now, ledger, held, path, marks)
 
 
 def _label(now: State, number: int) -> str:
@@ -365,21 +387,60 @@ def _keep_given(search: Runs, now: State, ledger: Ledger) -> None:
         )
 
 
-def _runs(
-    search: Runs, left: list[tuple[int, int]], n_jobs: int | None
-) -> Iterator[tuple[int, Outcome]]:
-    """Yield outcomes as they come, or in rounds where joblib's backend cannot do that."""
-    jobs = [delayed(search.attempt)(number, index) for number, index in left]
+def _parallel(n_jobs: int | None) -> Parallel:
+    """Return what takes runs side by side, no more of them under way than there are workers.
+
+    It is quiet, whatever joblib's configuration says: it would count the runs. Ray's backend and
+    others cannot give outcomes as they come.
+    """
+    given: dict[str, Any] = {
+        "n_jobs": n_jobs,
+        "verbose": 0,
+        "pre_dispatch": "n_jobs",
+        "batch_size": 1,
+    }
     try:
-        # quiet, whatever joblib's configuration says: it would count the runs
-        parallel = Parallel(n_jobs=n_jobs, return_as="generator_unordered", verbose=0)
-    except ValueError:  # Ray's and others'
-        parallel = Parallel(n_jobs=n_jobs, verbose=0)
-        width = max(1, effective_n_jobs(n_jobs))
-        for start in range(0, len(jobs), width):
-            yield from parallel(jobs[start : start + width])
-        return
-    yield from parallel(jobs)
+        return Parallel(return_as="generator_unordered", **given)
+    except ValueError:
+        return Parallel(**given)
+
+
+def _runs(
+    search: Runs, left: list[tuple[int, int]], n_jobs: int | None, begin: Callable[[int], None]
+) -> Iterator[tuple[int, Outcome]]:
+    """Yield outcomes as they come, or in rounds where joblib's backend cannot do that.
+
+    `begin` is called before each run. A run whose worker dies has failed, and the others go on.
+    """
+    waiting = deque(left)
+    under_way: dict[int, int] = {}
+    stopped: list[BaseException] = []
+
+    def jobs(most: int) -> Iterator[Any]:
+        for _ in range(most):
+            number, index = waiting.popleft()
+            try:
+                begin(number)
+            except BaseException as error:  # joblib would lose it, or wait for ever
+                stopped.append(error)
+                return
+            under_way[number] = index
+            yield delayed(search.attempt)(number, index)
+
+    while waiting:
+        before, parallel = len(waiting), _parallel(n_jobs)
+        width = before if parallel.return_generator else max(1, effective_n_jobs(n_jobs))
+        try:
+            for number, outcome in parallel(jobs(min(before, width))):
+                if under_way.pop(number, None) is not None:
+                    yield number, outcome
+        except Exception:
+            if len(waiting) == before:  # no run was begun: the fault is not the data's
+                raise
+        if stopped:
+            raise stopped[0]
+        for number in list(under_way):
+            yield number, search.failed(under_way.pop(number))
 
 
 def _note(search: Runs, now: State, number: int, outcome: Outcome) -> None:
@@ -407,6 +468,7 @@ def _given_out(
     ledger: Ledger,
     held: tuple[str, str],
     path: str | os.PathLike[str] | None,
+    marks: Marks,
 ) -> Selection:
     terms = search.terms
     if not now.outcomes:  # Poisson stopping drew no run
@@ -422,12 +484,13 @@ def _given_out(
         label = _label(now, number) if terms.all_released else now.run
         ledger.give(label, outcome.digest(), held=held)
     states.remove_drafts(path)
+    marks.remove()
     best = now.outcomes[_best(search, now)]
     if math.isinf(best.score):
         raise ModelError(
-            "Expected at least one run that does not fail, but all of them did; the search is "
-            "charged and over. Train each candidate with pv.Trainer on made-up records to find out "
-            "why; smaller learning rates may help."
+            "Expected at least one run that does not fail, but all of them did, or were lost when "
+            "the search was stopped; the search is charged and over. Train each candidate with "
+            "pv.Trainer on made-up records to find out why; smaller learning rates may help."
         )
     tried = tuple(
         Tried(search.candidates[each.candidate], each.score, search.model(each))

@@ -87,22 +87,11 @@ def number_of(cell: Cell, missing: Container[str]) -> float:
     return number
 
 
-def translate(
-    cells: Any,
-    meaning: Callable[[Any], Any],
-    dtype: Any,
-    column: str,
-    first_row: int = 1,
-) -> NDArray[Any]:
-    """Return what each cell stands for, or raise with the number of the first row that fails."""
+def translate(cells: Any, meaning: Callable[[Any], Any], dtype: Any, column: str) -> NDArray[Any]:
+    """Return what each cell stands for, or raise for the column, without a word on which cell."""
     try:
         return np.fromiter(map(meaning, cells), dtype, len(cells))
-    except Fault:
-        pass  # and said outside the handler, where no traceback leads to the cell
-    for row, cell in enumerate(cells, first_row):
-        try:
-            meaning(cell)
-        except Fault as fault:
-            words = f"{fault.expected} in column {column!r}, row {row:,}", fault.remedy
-            break
-    raise DataError(f"Expected {words[0]}, got something else. {words[1]}")
+    except Fault as fault:
+        expected, remedy = fault.expected, fault.remedy
+    # said outside the handler, where no traceback leads to the cell
+    raise DataError(f"Expected {expected} in column {column!r}, got something else. {remedy}")

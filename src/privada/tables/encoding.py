@@ -229,11 +229,10 @@ def _targets(table: Table, schema: Schema) -> NDArray[Any]:
 
 def _range(table: Table, target: Range, schema: Schema) -> NDArray[Any]:
     values = table.numbers(target.column, schema.missing)
-    absent = np.isnan(values)
-    if absent.any():
+    if np.isnan(values).any():
         raise DataError(
-            f"Expected a target in column {target.column!r}, row {int(absent.argmax()) + 1:,}, got "
-            "a missing value. Remove rows without one."
+            f"Expected a target in every row of column {target.column!r}, got a missing value. "
+            "Remove rows without one."
         )
     return target.unit(values).astype(np.float32)[:, None]
 

@@ -2,6 +2,7 @@
 
 import bz2
 import codecs
+import contextlib
 import gzip
 import lzma
 import os
@@ -38,7 +39,7 @@ def ending(path: Path) -> str:
 
 @contextmanager
 def reading(path: Path) -> Iterator[None]:
-    """Turn what goes wrong with a file into a DataError of one line."""
+    """Turn what goes wrong with a file into a DataError of one line that names the path."""
     try:
         yield
     except FileNotFoundError:
@@ -64,27 +65,30 @@ def _damaged(path: Path) -> str:
     )
 
 
-def lines(path: Path) -> Generator[str, None, None]:
-    """Yield the lines of a text file with their ends."""
-    with reading(path), COMPRESSED.get(path.suffix.lower(), open)(path, "rb") as file:
+def lines(path: Path, shown: Path | None = None) -> Generator[str, None, None]:
+    """Yield the lines of a text file with their ends.
+
+    Errors name `shown`, by default the file: where a file is one record, the folder around it.
+    They do not say which line, since that would tell of a record.
+    """
+    name = shown or path
+    with reading(name), COMPRESSED.get(path.suffix.lower(), open)(path, "rb") as file:
         for number, raw in enumerate(file, 1):
-            line = _decoded(raw, number, path)
+            line = _decoded(raw.removeprefix(codecs.BOM_UTF8) if number == 1 else raw, name)
             if "\0" in line:
                 raise DataError(
-                    f"Expected text in {str(path)!r}, got a NUL byte in line {number:,}. It is "
-                    "a binary file, UTF-16 or damaged; save it as UTF-8."
+                    f"Expected text in {str(name)!r}, got NUL bytes. It is a binary file, UTF-16 "
+                    "or damaged; save it as UTF-8."
                 )
             yield line
 
 
-def _decoded(raw: bytes, number: int, path: Path) -> str:
-    try:
-        return (raw.removeprefix(codecs.BOM_UTF8) if number == 1 else raw).decode()
-    except UnicodeDecodeError as error:
-        wrong = raw[error.start]
+def _decoded(raw: bytes, name: Path) -> str:
+    with contextlib.suppress(UnicodeDecodeError):
+        return raw.decode()
     raise DataError(
-        f"Expected UTF-8 text in {str(path)!r}, got the byte 0x{wrong:02x} in line {number:,}. If "
-        "it is Latin-1, convert it: iconv -f latin1 -t utf-8."
+        f"Expected UTF-8 text in {str(name)!r}, got bytes that are not. If it is Latin-1, convert "
+        "it: iconv -f latin1 -t utf-8."
     )
 
 

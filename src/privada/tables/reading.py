@@ -48,7 +48,7 @@ class _Column:
         """Add the cells of some rows."""
         dtype = np.float64 if self._number else object
         meaning = self._lookup.__getitem__
-        self._parts.append(translate(cells, meaning, dtype, self._name, self.size + 1))
+        self._parts.append(translate(cells, meaning, dtype, self._name))
         self.size += len(cells)
         if len(self._lookup) > _REMEMBERED:
             self._lookup = self._fresh()
@@ -94,14 +94,14 @@ def _csv_rows(path: Path) -> Generator[list[str], None, None]:
                     yield row
                 elif row:
                     raise DataError(
-                        f"Expected {len(header)} cells in line {found.line_num:,} of "
-                        f"{str(path)!r}, as in the header, got {len(row)}. Quote cells that "
-                        "contain separators."
+                        f"Expected {len(header)} cells in each line of {str(path)!r}, as in the "
+                        "header, got another number. Quote cells that contain separators."
                     )
-        except csv.Error as error:
+        except csv.Error:
             raise DataError(
-                f"Cannot read line {found.line_num:,} of {str(path)!r}: {error}. Check that "
-                "quotation marks are closed, and doubled within a cell."
+                f"Expected cells and quotation marks as CSV has them in {str(path)!r}, got "
+                "something else. Check that quotation marks are closed, and doubled within a cell, "
+                f"and that no cell has more than {csv.field_size_limit():,} characters."
             ) from None
 
 
@@ -141,6 +141,13 @@ def _is_number(cell: str | None) -> bool:
 def _read_csv(path: Path, schema: "Schema | None") -> Columns:
     with closing(_csv_rows(path)) as rows:
         header, build = next(rows), _builder(schema)
+        if schema is not None and {*schema.columns, schema.target.column}.isdisjoint(header):
+            # a file without a header has a record in its place, and its cells for names
+            raise DataError(
+                f"Expected a header in {str(path)!r} with the columns that the schema lists, got "
+                "none of them. Put a line with the names above the records, or give the schema of "
+                "this file."
+            )
         kept = set(_kept(header, schema))
         columns = {name: build(name) for name in header if name in kept}
         places = [columns.get(name) for name in header]
@@ -167,30 +174,29 @@ def _arrays(columns: Mapping[str, _Column], path: Path) -> Columns:
 def _json_records(path: Path) -> Generator[dict[str, Any], None, None]:
     """Yield the objects of a file, their values as text."""
     with closing(lines(path)) as source:
-        for number, line in enumerate(source, 1):
+        for line in source:
             if line.strip():
-                yield _json_record(line, f"line {number:,} of {str(path)!r}")
+                yield _json_record(line, path)
 
 
-def _json_record(line: str, where: str) -> dict[str, Any]:
+def _json_record(line: str, path: Path) -> dict[str, Any]:
     try:
         record = json.loads(line)
     except (ValueError, RecursionError):
         record = None
     if not isinstance(record, dict):
         raise DataError(
-            f"Expected a JSON object in {where}, got something else. Write one object, with a name "
-            "for each value, on each line."
+            f"Expected a JSON object on each line of {str(path)!r}, got something else. Write one "
+            "object, with a name for each value, on each line."
         )
-    for name, value in record.items():
-        try:
-            record[name] = text_of(value)
-        except Fault:
-            raise DataError(
-                f"Expected text, a number, true, false or null for {name!r} in {where}, got a "
-                "nested value. Give each part a name of its own."
-            ) from None
-    return record
+    try:
+        return {name: text_of(value) for name, value in record.items()}
+    except Fault:
+        pass  # and said outside the handler, where no traceback leads to the value
+    raise DataError(
+        f"Expected text, numbers, true, false or null as the values in {str(path)!r}, got a nested "
+        "one. Give each part a name of its own."
+    )
 
 
 def _read_json(path: Path, schema: "Schema | None") -> Columns:
@@ -208,9 +214,13 @@ def _read_json(path: Path, schema: "Schema | None") -> Columns:
             for name, column in columns.items():
                 column.add([record.get(name) for record in chunk])
             done += len(chunk)
-    found = _arrays(columns, path)
-    _kept(found, schema)
-    return found
+    if schema is not None and not {*columns} <= {*schema.columns, schema.target.column}:
+        # without its name, which one record alone may have
+        raise DataError(
+            f"Expected every key in {str(path)!r} to be in the schema, got some that are not. Add "
+            'them under [columns] with a kind; kind = "ignore" leaves one out.'
+        )
+    return _arrays(columns, path)
 
 
 # ---------------------------------------------------------------------- lines of text
@@ -360,7 +370,7 @@ def _documents(path: Path) -> list[Path]:
 
 def _read_folder(path: Path, schema: "Schema | None") -> Columns:
     found = _documents(path)
-    columns: dict[str, Callable[[Path], str]] = {"text": lambda each: "".join(lines(each))}
+    columns: dict[str, Callable[[Path], str]] = {"text": lambda each: "".join(lines(each, path))}
     if found[0].parent != path:
         columns["label"] = lambda each: each.parent.name
     made = map(_builder(schema), _kept(columns, schema))
@@ -418,8 +428,9 @@ def read(path: Source, schema: "Schema | None" = None) -> Table:
     columns of numbers are read as numbers. Without one, cells of text files stay text. The target
     may be absent, as it is where a model is used.
 
-    Guarantee: nothing about a column is inferred from its values. Errors say rows and columns, and
-    never what is in a cell.
+    Guarantee: nothing about a column is inferred from its values. Errors say files and columns of
+    the header or the schema, and never what is in a cell, which keys a record has or which row it
+    is.
 
     Edge cases: an empty file, a header without records, rows of different lengths, columns without
     a name or with one name, bytes that are not UTF-8, NUL bytes, nested JSON, arrays of different

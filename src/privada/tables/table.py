@@ -83,7 +83,7 @@ class Table:
     ) -> Numbers:
         """Return a column as numbers, NaN for what is missing.
 
-        A cell that is no number raises with its row, or counts as missing when `lenient`.
+        A cell that is no number raises, or counts as missing when `lenient`.
         """
         values = self._vector(name)
         if values.dtype != object:
@@ -161,8 +161,8 @@ def refuse_infinite(name: str, infinite: NDArray[np.bool_]) -> None:
     """Raise if any row is infinite."""
     if infinite.any():
         raise DataError(
-            f"Expected finite numbers in column {name!r}, got an infinite one in row "
-            f"{int(infinite.argmax()) + 1:,}. Correct it, or leave it empty."
+            f"Expected finite numbers in column {name!r}, got an infinite one. Correct it, or "
+            "leave it empty."
         )
 
 
