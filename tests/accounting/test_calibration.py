@@ -3,6 +3,7 @@
 import contextlib
 import math
 import re
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ from privada.accounting import (
     ACCOUNTANTS,
     accountants,
     batch_size,
+    calibration,
     epsilon,
     epsilon_of,
     events,
@@ -342,3 +344,23 @@ def test_a_count_beyond_exact_numbers_is_named(call, name):
 def test_a_schedule_that_leaves_the_range_of_numbers_is_named(factor):
     with pytest.raises(ArgumentError, match=r"schedule\[1\]="):
         noise_multiplier(**{**CALLS[noise_multiplier], "steps": 2}, schedule=[1.0, factor])
+
+
+def test_a_schedule_is_counted_and_a_wrong_entry_named_where_it_comes_first():
+    entries = [1.0, 2.0, 1.0, 1.0, 2.0]
+    tally = plan(sampling_rate=0.1, noise_multiplier=entries)
+    assert tally == {events.poisson(0.1, 1.0): 3, events.poisson(0.1, 2.0): 2}
+    by_both = plan(sampling_rate=[0.1, 0.2, 0.1, 0.1, 0.1], noise_multiplier=entries)
+    assert by_both[events.poisson(0.1, 1.0)] == 3
+    assert by_both[events.poisson(0.2, 2.0)] == 1
+    with pytest.raises(ArgumentError, match=r"noise_multiplier\[2\]"):
+        plan(sampling_rate=0.1, noise_multiplier=[1.0, 1.0, -1.0, 2.0, -1.0])
+    with pytest.raises(ArgumentError, match=r"noise_multiplier\[1\]"):
+        plan(sampling_rate=0.1, noise_multiplier=[1.0, {}])
+
+
+def test_each_different_entry_of_a_schedule_is_looked_at_once():
+    entries = [1.0, 2.0] * 500
+    with mock.patch.object(calibration, "positive", wraps=calibration.positive) as checked:
+        plan(sampling_rate=0.1, noise_multiplier=entries)
+    assert checked.call_count == 2

@@ -141,4 +141,4 @@ def test_rounding_lowers_the_curve_of_a_fine_grid_by_less_than_is_charged(rate, 
         true = Long(mp.nstr(hockey_stick.delta(point, rate, sigma, direction), 25))
         if true > 1e-20:
             found = divergence(grid.probabilities.astype(Long), losses, grid.infinity, losses[k])
-            assert found >= true * (1 - pld._GRID_ERROR_EACH)
+            assert found >= true * (1 - pld.GRID_ERROR_EACH)

@@ -10,7 +10,7 @@ import numpy as np
 from dp_accounting import DpEvent, get_epsilon_gaussian
 from scipy.special import ndtri
 
-from privada.accounting import events, pld, rdp
+from privada.accounting import events, inversion, pld, rdp
 from privada.accounting.events import REPLACE, Parallel, Tally
 from privada.accounting.mixtures import SMALLEST_MULTIPLIER, Mechanism, parts_of
 from privada.accounting.orders import ORDERS, Vector
@@ -30,6 +30,8 @@ _MOST_TIMES = 2**53
 # A rate from here on is charged as 1, which costs no less; on a grid it would lose its digits.
 _NEARLY_ALL = 1 - 1e-9
 _MOST_GROUPS = 384
+# Where a rate is below this, losses are too unlike each other in size for one grid.
+_SMALL_RATE = 2e-3
 # So many ways in which a record can be in parts of the data are looked at one by one.
 _MOST_WAYS = 64
 
@@ -121,15 +123,35 @@ def _grouped(counts: Mapping[Mechanism, int], groups: int) -> dict[Mechanism, in
     return dict(merged)
 
 
+def _sparse(counts: Mapping[Mechanism, int]) -> bool:
+    """Return whether the moment generating function is inverted, and no grid is used."""
+    return min(m.rate for m in counts) < _SMALL_RATE
+
+
+def _mixed(counts: Mapping[Mechanism, int]) -> bool:
+    """Return whether there are many multipliers at few rates."""
+    return len(counts) > _FEW_RATES and len({m.rate for m in counts}) <= _FEW_RATES
+
+
 def _pld_epsilon(counts: Mapping[Mechanism, int], delta: float) -> float:
+    sparse = _sparse(counts)  # of groups, whose least rate may be larger, nothing else is asked
+
+    def price(
+        tally: Mapping[Mechanism, int], interval: float | None = None
+    ) -> tuple[float, float | None]:
+        """Return epsilon, and the interval of the grid if there is one."""
+        if sparse:
+            return inversion.epsilon(tally, delta), None
+        return pld.epsilon(tally, delta, interval)
+
     if len(counts) <= _MOST_DISTINCT["pld"] or len({m.rate for m in counts}) <= _FEW_RATES:
-        return pld.epsilon(counts, delta)[0]
+        return price(counts)[0]
     groups = _MOST_DISTINCT["pld"]
-    value, interval = pld.epsilon(_grouped(counts, groups), delta)
+    value, interval = price(_grouped(counts, groups))
     while groups < _MOST_GROUPS:
         groups *= 2
         # the settled grid is four times finer than the last one that was as good
-        finer, _ = pld.epsilon(_grouped(counts, groups), delta, 4 * interval)
+        finer, _ = price(_grouped(counts, groups), None if interval is None else 4 * interval)
         stable = abs(value - finer) <= _GROUPING_STABLE * finer
         value = min(value, finer)
         if stable:
@@ -138,7 +160,8 @@ def _pld_epsilon(counts: Mapping[Mechanism, int], delta: float) -> float:
 
 
 def _within_range(counts: Mapping[Mechanism, int], delta: float) -> bool:
-    return delta >= pld.SMALLEST_DELTA and all(m.sigma >= SMALLEST_MULTIPLIER for m in counts)
+    least = inversion.SMALLEST_DELTA if _sparse(counts) else pld.SMALLEST_DELTA
+    return delta >= least and all(m.sigma >= SMALLEST_MULTIPLIER for m in counts)
 
 
 def _rdp_total(counts: Mapping[DpEvent, int], relation: str) -> Vector:
@@ -226,9 +249,11 @@ def _epsilon(items: frozenset[tuple[DpEvent, int]], delta: float, accountant: st
     if not _within_range(mechanisms, delta):
         return _epsilon(items, delta, _ALL_ORDERS)
     value = _pld_epsilon(mechanisms, delta)
-    rounding = pld.rounding(sum(mechanisms.values()))
-    # The RDP of fixed-size sampling is slow and much looser, unless rounding outgrows delta.
-    if relation != REPLACE or rounding > 0.01 * delta or value == math.inf:
+    rounding = 0.0 if _sparse(mechanisms) else pld.rounding(sum(mechanisms.values()))
+    # The RDP of fixed-size sampling is slow and much looser, unless rounding outgrows delta. So is
+    # that of many multipliers at few small rates.
+    slow = relation == REPLACE or (_sparse(mechanisms) and _mixed(mechanisms))
+    if not slow or rounding > 0.01 * delta or value == math.inf:
         value = min(value, _renyi_epsilon(mechanisms, delta))
     return value
 
@@ -237,7 +262,8 @@ def epsilon_of(counts: Mapping[DpEvent, int], delta: float, accountant: str = "p
     """Return the epsilon at `delta` of everything in a tally.
 
     Guarantee: an upper bound under every accountant. "pld" takes the RDP bound where losses leave
-    the range of the grid and, for Poisson sampling, where it is lower.
+    the range of the grid and, for Poisson sampling, where it is lower; of more than four
+    multipliers at up to four rates, one of them below 0.002, it is not asked for.
 
     Edge cases: an empty tally costs 0; a multiplier of 0 costs infinity, and so does one whose
     cost exceeds every number; events of two neighbouring relations together are refused, and

@@ -40,7 +40,15 @@ def _per_step(name: str, value: Numbers, check: Callable[[str, object], float]) 
             f"Expected {name} to be a number or a sequence with one entry per step, got an array "
             f"of shape {array.shape}."
         )
-    return [check(f"{name}[{i}]", entry) for i, entry in enumerate(array.tolist())]
+    entries = array.tolist()
+    if array.dtype.kind not in "fiu":
+        return [check(f"{name}[{i}]", entry) for i, entry in enumerate(entries)]
+    # each different entry is checked where it comes first: a schedule may have millions of them
+    checked: dict[float, float] = {}
+    for i, entry in enumerate(entries):
+        if entry not in checked:
+            checked[entry] = check(f"{name}[{i}]", entry)
+    return [checked[entry] for entry in entries]
 
 
 def _fixed_size(sampling_rate: float, noise_multiplier: float) -> DpEvent:
@@ -90,7 +98,7 @@ def plan(
         sigmas * (steps if len(sigmas) == 1 else 1),
         strict=True,
     )
-    return Counter(event(q, s) for q, s in pairs)
+    return Counter({event(q, s): n for (q, s), n in Counter(pairs).items()})
 
 
 def epsilon(

@@ -42,7 +42,7 @@ _TRANSFORM_ERROR = 1e-12
 _TRANSFORM_ERROR_EACH = 5e-16
 # By which fraction rounding may lower the curve of one mechanism on its grid (3e-12 was measured):
 # all masses are raised by it. A curve that dominates does so under composition.
-_GRID_ERROR_EACH = 1e-11
+GRID_ERROR_EACH = 1e-11
 # Below this, and below SMALLEST_MULTIPLIER, the construction runs out of floating-point range;
 # other accountants take over.
 SMALLEST_DELTA = 1e-10
@@ -112,7 +112,7 @@ class _Kept(Generic[Result]):
         self._bytes = 0
 
 
-def _divergences(epsilon: Vector, rate: float, sigma: float) -> Vector:
+def divergences(epsilon: Vector, rate: float, sigma: float) -> Vector:
     """Return, of P = (1-q) N(0) + q N(1) against Q = N(0), delta(epsilon) or its complement.
 
     At epsilon >= 0 the result is the hockey-stick divergence delta(epsilon), at epsilon < 0 it is
@@ -166,10 +166,10 @@ def _loss_grids(mechanism: Mechanism, interval: float) -> _Grids:
     epsilon = np.arange(low, high + 1, dtype=np.float64) * interval
     zero = -low
     if replacing:
-        right = _divergences(epsilon[zero:], rate, sigma)
+        right = divergences(epsilon[zero:], rate, sigma)
         values = np.concatenate([(right * np.exp(-epsilon[zero:]))[:0:-1], right])
     else:
-        values = _divergences(epsilon, rate, sigma)
+        values = divergences(epsilon, rate, sigma)
     below = np.append(values[:zero], values[zero])  # delta(0) is its own complement
     rises, falls = np.diff(below), -np.diff(values[zero:])
     up, down = math.expm1(interval), -math.expm1(-interval)
@@ -392,7 +392,7 @@ def _composed(
     with np.errstate(over="ignore", invalid="ignore"):
         function[kept] = np.exp(logs[kept])
     wrapped = fft.irfft(function, size)
-    raised = math.exp(_GRID_ERROR_EACH * steps)
+    raised = math.exp(GRID_ERROR_EACH * steps)
     probabilities: Vector = raised * np.maximum(np.roll(wrapped, -(low % size)), 0.0)
     losses = (low + np.arange(size, dtype=np.float64)) * interval
     infinity = raised * -math.expm1(log_finite) + 2 * _TAIL + rounding(steps)
