@@ -10,11 +10,12 @@ Scaling up Differentially Private Deep Learning with Fast Per-Example Gradient C
 Liang and Hashimoto (2022), Large Language Models Can Be Strong Differentially Private Learners.
 """
 
+import copy
 import math
 from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 import torch
 from torch import Tensor, nn
@@ -29,6 +30,7 @@ from privada.clipping.contributions import (
     extremes,
 )
 from privada.clipping.layouts import FIRST, Layout, candidates
+from privada.clipping.leaves import leaves
 from privada.clipping.losses import Loss, example_losses
 from privada.clipping.memory import Memory
 from privada.clipping.norms import not_negative, spans
@@ -89,6 +91,7 @@ class OnePassEngine:
         self.half = False  # whether autocast makes numbers short
         self._weights: tuple[Tensor, int, Weights] | None = None
         self._memory = Memory()
+        self._by_itself = False
         self._modules: list[tuple[str, nn.Module]] = []
         width = self._find_layouts(example)
         self._modules = [
@@ -97,6 +100,26 @@ class OnePassEngine:
             if name in self.whole_modules or isinstance(module, nn.RNNBase)
         ]
         self._chunk = max(1, record_bytes // max(1, width))
+
+    def twin(self, model: nn.Module, loss: Loss, parameters: Parameters) -> "OnePassEngine":
+        """Return an engine with the same layouts for a copy of the model, in another type, say."""
+        twin = copy.copy(self)
+        twin.model, twin._loss, twin._parameters = model, loss, parameters
+        twin._reference = PerExampleEngine(model, loss, parameters, "loop")
+        twin._pieces = _pieces(model, parameters)
+        names = {name for name, _ in self._modules}
+        twin._modules = [(name, each) for name, each in model.named_modules() if name in names]
+        twin._weights, twin._memory, twin.half = None, Memory(), False
+        return twin
+
+    @contextmanager
+    def by_itself(self) -> Iterator[None]:
+        """Raise NotFollowed, for as long, where a batch would be left to the loop."""
+        before, self._by_itself = self._by_itself, True
+        try:
+            yield
+        finally:
+            self._by_itself = before
 
     @property
     def uses_parameters(self) -> bool:
@@ -121,7 +144,17 @@ class OnePassEngine:
                 outputs = call(self.model, batch.inputs)
             if expected is not None and outputs.shape != expected.shape:
                 raise NotFollowed("its output changes its shape")
-            return example_losses(self._loss, outputs, batch.targets)
+            losses = example_losses(self._loss, outputs, batch.targets)
+        if recorder.asking and not recorder.unknown:
+            self._refuse_hidden(outputs, losses)
+        return losses
+
+    def _refuse_hidden(self, outputs: Tensor, losses: Tensor) -> None:
+        """Raise if autograd reaches a parameter: what is recorded is cut off from it."""
+        if hidden := self._parameters.names_of(leaves(outputs)):
+            raise NotFollowed(f"it uses {hidden} where that cannot be seen")
+        if hidden := self._parameters.names_of(leaves(losses)):
+            raise NotFollowed(f"its loss uses the parameters {hidden} itself")
 
     def _contributions(self, batch: Batch, memory: Memory) -> list[Contribution]:
         recorder = self._recorder(batch.size, self._layouts)
@@ -192,6 +225,8 @@ class OnePassEngine:
             try:
                 contributions = self._contributions(chunk, self._memory)
             except NotFollowed:  # not as made-up examples did: one by one is always right
+                if self._by_itself:
+                    raise
                 others = self._with_rows(
                     others, self._reference.rows(chunk.dense()), whitening, clip
                 )
@@ -229,6 +264,8 @@ class OnePassEngine:
             try:
                 contributions = self._contributions(chunk, Memory())
             except NotFollowed:
+                if self._by_itself:
+                    raise
                 yield from self._reference.rows(chunk.dense())
                 continue
             for start, stop in spans(chunk.size, 32 * self._parameters.size):
@@ -322,6 +359,14 @@ class OnePassEngine:
             squares = not_negative(squares - 2 * cross + own) + rounding
         return squares.sqrt_().mul_(1 + 8 * eps)
 
+    def norms(self, batch: Batch, whitenings: Iterable[Whitening]) -> list[Tensor]:
+        """Return bounds on the norms of the examples' gradients in geometries. They are private.
+
+        They are infinite where a gradient has to be made for its norm.
+        """
+        contributions = self._contributions(batch, Memory())
+        return [self._norms_and_plain(contributions, batch.size, each)[0] for each in whitenings]
+
     def _weights_of(self, whitening: Whitening) -> Weights | None:
         scale = whitening.scale
         if scale is None:
@@ -391,10 +436,13 @@ class OnePassEngine:
 
     def _run_whole(self, recorder: Recorder, stack: tuple[str, ...], words: str) -> None:
         """Let the innermost module that takes a batch run example by example."""
-        around = [name for name in stack if name in recorder.batched_modules and name]
-        if not around or around[-1] in recorder.whole_modules:
+        inside = next((i for i, name in enumerate(stack) if name in recorder.whole_modules), None)
+        # what such a module uses of others' parameters makes a module around them run so
+        around = [name for name in stack[:inside] if name in recorder.batched_modules and name]
+        if not around:
             raise NotFollowed(f"no rule knows the use of {words}")
-        self.whole_modules |= {around[-1]}
+        inner = {name for name in self.whole_modules if name.startswith(f"{around[-1]}.")}
+        self.whole_modules = self.whole_modules - inner | {around[-1]}
 
     def _with_one_less(self, example: Batch, spread: dict[Key, Layout]) -> Recorder | None:
         """Return what is recorded with one made-up example less, if two are left."""

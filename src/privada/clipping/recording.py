@@ -259,11 +259,16 @@ class Recorder(TorchFunctionMode):
         return self._run(func, args, kwargs)
 
     def _run(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        if self._paused or not torch.is_grad_enabled():
+        if not torch.is_grad_enabled():
             return func(*args, **kwargs)
         name = self._tracked_in(args) or self._tracked_in(kwargs.values())
         if name is None:
             return func(*args, **kwargs)
+        if self._paused:  # a module that runs by example has copies of its own parameters alone
+            result = func(*args, **kwargs)
+            if any(isinstance(v, Tensor) and v.requires_grad for v in tree_leaves(result)):
+                self.unknown.append(Unknown(name, _name_of(func), tuple(self.stack)))
+            return result
         rule = self._rules.get(func)
         if rule is not None:
             result = rule(self, *args, **kwargs)
@@ -271,7 +276,7 @@ class Recorder(TorchFunctionMode):
                 return result
         result = func(*args, **kwargs)
         if result is None:  # x[...] = p
-            self.unknown.append(Unknown(name, func.__name__, tuple(self.stack)))
+            self.unknown.append(Unknown(name, _name_of(func), tuple(self.stack)))
         for value in result if isinstance(result, (tuple, list)) else (result,):
             self._track_view(value, args, name, func)
         return result
@@ -299,8 +304,7 @@ class Recorder(TorchFunctionMode):
             self._pieces[id(value)] = name, Piece(offset, tuple(value.shape), value.stride())
             self._views.append(value)
             return
-        words = getattr(func, "__name__", str(func))
-        self.unknown.append(Unknown(name, words, tuple(self.stack)))
+        self.unknown.append(Unknown(name, _name_of(func), tuple(self.stack)))
 
     def _run_packed(
         self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], length: int
@@ -494,6 +498,10 @@ class Recorder(TorchFunctionMode):
             return result
 
         return forward
+
+
+def _name_of(func: Any) -> str:
+    return getattr(func, "__name__", str(func))
 
 
 def _batched(value: Tensor, examples: int) -> bool:

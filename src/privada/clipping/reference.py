@@ -1,9 +1,12 @@
 """The reference engine: per-example gradients of any model, materialised.
 
-It makes one gradient per example, a chunk at a time. The engine of one pass is held to it.
+It makes one gradient per example, a chunk at a time. The engine of one pass is held to it. A
+parameter counts wherever it is used, in the model or in the loss: the loop asks autograd for the
+gradients of the parameters themselves, and vmap puts its copies in the place of the parameters
+while both run.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -13,6 +16,7 @@ from torch.utils._pytree import tree_map
 
 from privada.clipping.batch import Batch, call
 from privada.clipping.clips import THRESHOLD, Clipping
+from privada.clipping.leaves import leaves
 from privada.clipping.losses import Loss, one_example
 from privada.core.tensors import Parameters
 from privada.core.validation import positive
@@ -21,6 +25,20 @@ from privada.geometry import Whitening
 
 # What one chunk's per-example gradients may take, with the copies made of them.
 _CHUNK_BYTES = 1 << 28
+# Where the model's parameters are in a model and a loss as one module.
+_INNER = "model."
+
+
+class _Both(nn.Module):
+    """A model and its loss as one module, so that both see the same parameters."""
+
+    def __init__(self, model: nn.Module, loss: Loss) -> None:
+        super().__init__()
+        self.model = model
+        self.loss = loss
+
+    def forward(self, inputs: Any, target: Any) -> Tensor:
+        return one_example(self.loss, call(self.model, inputs), target)
 
 
 class PerExampleEngine:
@@ -42,7 +60,7 @@ class PerExampleEngine:
         chunk_bytes: int = _CHUNK_BYTES,
         clipping: Clipping = THRESHOLD,
     ) -> None:
-        self._model, self._loss, self._parameters = model, loss, parameters
+        self.model, self.loss, self._parameters = model, loss, parameters
         self.clipping = clipping
         self._gradients = self._by_vmap if how == "vmap" else self._by_loop
         width = torch.finfo(parameters.dtype).bits // 8
@@ -55,18 +73,29 @@ class PerExampleEngine:
         inputs: Any,
         target: Any,
     ) -> Tensor:
-        def module(*args: Any, **kwargs: Any) -> Any:
-            return functional_call(self._model, (trained, fixed), args, kwargs)
-
         one = tree_map(lambda t: t.unsqueeze(0), (inputs, target))
-        return one_example(self._loss, call(module, one[0]), one[1])
+        both = _Both(self.model, self.loss)
+        value: Tensor = functional_call(both, (trained, fixed), one)
+        return value
 
     def _state(self) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
         names = set(self._parameters.layout.names)
-        named = dict(self._model.named_parameters())
-        trained = {name: named[name].detach() for name in self._parameters.layout.names}
-        fixed = {name: p.detach() for name, p in named.items() if name not in names}
-        return trained, fixed | dict(self._model.named_buffers())
+        named = dict(self.model.named_parameters())
+        trained = {_INNER + n: named[n].detach() for n in self._parameters.layout.names}
+        fixed = {_INNER + n: p.detach() for n, p in named.items() if n not in names}
+        return trained, fixed | {_INNER + n: b for n, b in self.model.named_buffers()}
+
+    def not_replaced(self, batch: Batch) -> list[str]:
+        """Return the parameters that an example's loss reaches past the copies that vmap makes.
+
+        Such are parameters that a function has kept from elsewhere: `weight` where it would have to
+        be `model.weight`.
+        """
+        trained, fixed = self._state()
+        inputs, target = tree_map(lambda t: t[0], (batch.inputs, batch.targets))
+        with torch.enable_grad():
+            found = leaves(self._example_loss(trained, fixed, inputs, target))
+        return self._parameters.names_of(found)
 
     def _by_vmap(self, batch: Batch) -> Tensor:
         one = grad(self._example_loss)
@@ -74,22 +103,28 @@ class PerExampleEngine:
         return self._rows(many(*self._state(), batch.inputs, batch.targets), batch.size)
 
     def _by_loop(self, batch: Batch) -> Tensor:
-        trained, fixed = self._state()
         like = self._parameters
         rows = torch.zeros(batch.size, like.size, dtype=like.dtype, device=like.device)
         for row, example in zip(rows, batch.chunks(1), strict=True):
-            leaves = {name: value.clone().requires_grad_() for name, value in trained.items()}
-            inputs, target = tree_map(lambda t: t[0], (example.inputs, example.targets))
-            value = self._example_loss(leaves, fixed, inputs, target)
-            parts = torch.autograd.grad(value, list(leaves.values()), allow_unused=True)
+            parts = self.gradient(example)
             for place, part in zip(like.layout.pieces(row), parts, strict=True):
                 if part is not None:
                     place.copy_(part.to_dense())
         return rows
 
+    def gradient(self, example: Batch) -> Sequence[Tensor | None]:
+        """Return one example's gradient, parameter by parameter; None where none is reached."""
+        with torch.enable_grad(), self._parameters.trainable() as tensors:
+            outputs = call(self.model, example.inputs)
+            value = one_example(self.loss, outputs, example.targets)
+            if not value.requires_grad:
+                return [None] * len(tensors)
+            found: Sequence[Tensor | None] = torch.autograd.grad(value, tensors, allow_unused=True)
+            return found
+
     def _rows(self, named: dict[str, Tensor], size: int) -> Tensor:
         return torch.cat(
-            [named[name].reshape(size, -1) for name in self._parameters.layout.names], dim=1
+            [named[_INNER + n].reshape(size, -1) for n in self._parameters.layout.names], dim=1
         )
 
     def rows(self, batch: Batch) -> Iterator[Tensor]:
