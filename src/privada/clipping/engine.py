@@ -9,13 +9,18 @@ import torch
 from torch import nn
 from torch.utils._pytree import tree_leaves
 
-from privada.clipping.agreement import hold_to_the_loop, moved
 from privada.clipping.batch import Batch
 from privada.clipping.clips import THRESHOLD, Clipping, checked
+from privada.clipping.loss_checks import (
+    refuse_flat_losses,
+    refuse_hooks,
+    refuse_parameters_elsewhere,
+)
 from privada.clipping.losses import Loss
 from privada.clipping.one_pass import OnePassEngine
 from privada.clipping.recording import NotFollowed
 from privada.clipping.reference import PerExampleEngine
+from privada.clipping.self_check import hold_to_the_loop, moved
 from privada.core.errors import ArgumentError, ModelError
 from privada.core.tensors import Parameters
 from privada.core.validation import one_of
@@ -54,7 +59,8 @@ def make_engine(
 
     Raises:
         ArgumentError: the model or the loss does not accept the data's shapes and types.
-        ModelError: the model mixes examples, or is compiled in parts.
+        ModelError: the model mixes examples, or is compiled in parts; the loss or the model uses
+            trainable tensors that are not the model's; the loss of one example is constant.
 
     Example:
         >>> import torch
@@ -72,6 +78,10 @@ def make_engine(
     checked(clipping)
     example = replace(example, groups=None)
     model = not_compiled(model)
+    refuse_hooks(parameters)
+    with torch.random.fork_rng(devices=[]):
+        refuse_parameters_elsewhere(model, loss, example)
+        refuse_flat_losses(model, loss, parameters, example)
     failures: list[Exception] = []
     for kind in ("one-pass", "vmap", "loop") if how == "auto" else (how,):
         try:

@@ -11,13 +11,14 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call, grad, vmap
+from torch.func import grad, vmap
 from torch.utils._pytree import tree_map
 
 from privada.clipping.batch import Batch, call
 from privada.clipping.clips import THRESHOLD, Clipping
 from privada.clipping.leaves import leaves
 from privada.clipping.losses import Loss, one_example
+from privada.clipping.replacing import replaced
 from privada.core.tensors import Parameters
 from privada.core.validation import positive
 from privada.core.values import ClippedSum
@@ -25,20 +26,6 @@ from privada.geometry import Whitening
 
 # What one chunk's per-example gradients may take, with the copies made of them.
 _CHUNK_BYTES = 1 << 28
-# Where the model's parameters are in a model and a loss as one module.
-_INNER = "model."
-
-
-class _Both(nn.Module):
-    """A model and its loss as one module, so that both see the same parameters."""
-
-    def __init__(self, model: nn.Module, loss: Loss) -> None:
-        super().__init__()
-        self.model = model
-        self.loss = loss
-
-    def forward(self, inputs: Any, target: Any) -> Tensor:
-        return one_example(self.loss, call(self.model, inputs), target)
 
 
 class PerExampleEngine:
@@ -66,24 +53,19 @@ class PerExampleEngine:
         width = torch.finfo(parameters.dtype).bits // 8
         self._chunk = max(1, chunk_bytes // (4 * width * parameters.size))
 
-    def _example_loss(
-        self,
-        trained: dict[str, Tensor],
-        fixed: dict[str, Tensor],
-        inputs: Any,
-        target: Any,
-    ) -> Tensor:
+    def _example_loss(self, trained: Sequence[Tensor], inputs: Any, target: Any) -> Tensor:
+        """Return one example's loss at copies of the parameters."""
+        modules = [*self.model.modules()]
+        if isinstance(self.loss, nn.Module):
+            modules += self.loss.modules()
+        copies = dict(zip(self._parameters.ids, trained, strict=True))
         one = tree_map(lambda t: t.unsqueeze(0), (inputs, target))
-        both = _Both(self.model, self.loss)
-        value: Tensor = functional_call(both, (trained, fixed), one)
-        return value
+        with replaced(modules, copies):
+            return one_example(self.loss, call(self.model, one[0]), one[1])
 
-    def _state(self) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-        names = set(self._parameters.layout.names)
-        named = dict(self.model.named_parameters())
-        trained = {_INNER + n: named[n].detach() for n in self._parameters.layout.names}
-        fixed = {_INNER + n: p.detach() for n, p in named.items() if n not in names}
-        return trained, fixed | {_INNER + n: b for n, b in self.model.named_buffers()}
+    def _trained(self) -> list[Tensor]:
+        with self._parameters.trainable() as tensors:
+            return [tensor.detach() for tensor in tensors]
 
     def not_replaced(self, batch: Batch) -> list[str]:
         """Return the parameters that an example's loss reaches past the copies that vmap makes.
@@ -91,16 +73,16 @@ class PerExampleEngine:
         Such are parameters that a function has kept from elsewhere: `weight` where it would have to
         be `model.weight`.
         """
-        trained, fixed = self._state()
         inputs, target = tree_map(lambda t: t[0], (batch.inputs, batch.targets))
         with torch.enable_grad():
-            found = leaves(self._example_loss(trained, fixed, inputs, target))
+            found = leaves(self._example_loss(self._trained(), inputs, target))
         return self._parameters.names_of(found)
 
     def _by_vmap(self, batch: Batch) -> Tensor:
         one = grad(self._example_loss)
-        many = vmap(one, in_dims=(None, None, 0, 0), randomness="different")
-        return self._rows(many(*self._state(), batch.inputs, batch.targets), batch.size)
+        many = vmap(one, in_dims=(None, 0, 0), randomness="different")
+        parts = many(self._trained(), batch.inputs, batch.targets)
+        return torch.cat([part.reshape(batch.size, -1) for part in parts], dim=1)
 
     def _by_loop(self, batch: Batch) -> Tensor:
         like = self._parameters
@@ -114,6 +96,7 @@ class PerExampleEngine:
 
     def gradient(self, example: Batch) -> Sequence[Tensor | None]:
         """Return one example's gradient, parameter by parameter; None where none is reached."""
+        torch.clear_autocast_cache()  # it holds parameters as they were before the last step
         with torch.enable_grad(), self._parameters.trainable() as tensors:
             outputs = call(self.model, example.inputs)
             value = one_example(self.loss, outputs, example.targets)
@@ -121,11 +104,6 @@ class PerExampleEngine:
                 return [None] * len(tensors)
             found: Sequence[Tensor | None] = torch.autograd.grad(value, tensors, allow_unused=True)
             return found
-
-    def _rows(self, named: dict[str, Tensor], size: int) -> Tensor:
-        return torch.cat(
-            [named[_INNER + n].reshape(size, -1) for n in self._parameters.layout.names], dim=1
-        )
 
     def rows(self, batch: Batch) -> Iterator[Tensor]:
         """Yield the gradients of the examples as rows, a chunk at a time."""

@@ -131,9 +131,14 @@ class Parameters:
         """The device that the parameters are on."""
         return self._tensors[0].device
 
+    @property
+    def ids(self) -> list[int]:
+        """The ids of the tensors themselves."""
+        return [id(tensor) for tensor in self._tensors]
+
     def names_of(self, tensors: Iterable[Tensor]) -> list[str]:
         """Return the names of those tensors that are trainable parameters, in order."""
-        known = dict(zip(map(id, self._tensors), self.layout.names, strict=True))
+        known = dict(zip(self.ids, self.layout.names, strict=True))
         found = {known[id(tensor)] for tensor in tensors if id(tensor) in known}
         return [name for name in self.layout.names if name in found]
 

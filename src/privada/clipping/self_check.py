@@ -55,7 +55,7 @@ class _Tolerance:
     norms: float
 
 
-_EXACT = _Tolerance(1e-7, 1e-11, norms=1e-9)
+_EXACT = _Tolerance(1e-9, 1e-13, norms=1e-9)
 _SINGLE = _Tolerance(1e-3, 1e-5, norms=1e-3)
 # Of one that was compared in float64, or has bfloat16 inside.
 _ROUGH = _Tolerance(None, 5e-2, norms=5e-2)
