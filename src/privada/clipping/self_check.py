@@ -52,13 +52,13 @@ class _Tolerance:
 
     each: float | None
     overall: float
-    norms: float
+    norms: float = 0.0
 
 
 _EXACT = _Tolerance(1e-9, 1e-13, norms=1e-9)
 _SINGLE = _Tolerance(1e-3, 1e-5, norms=1e-3)
 # Of one that was compared in float64, or has bfloat16 inside.
-_ROUGH = _Tolerance(None, 5e-2, norms=5e-2)
+_ROUGH = _Tolerance(None, 5e-2)
 
 
 def hold_to_the_loop(
@@ -184,24 +184,41 @@ class _Comparison:
                 found = self._by_engine(next(self._example.chunks(count)))
                 self._close(found, layout.pieces(apart), sizes)
                 del found
-        if together:
+        self._compare_clipped(norms)
+        if together and self._tolerance.each is not None:
             self._compare_norms(norms)
 
     def _compare_norms(self, norms: list[list[float]]) -> None:
-        """Raise unless the norms that examples are clipped by are bounds on true ones, and close.
-
-        Where gradients themselves are clipped there are none.
-        """
+        """Raise unless examples are clipped by bounds on their norms that are close to these."""
         torch.set_rng_state(self._state)
         bounds = self._engine.norms(self._example, self._geometries)
         for bound, true in zip(bounds, zip(*norms, strict=True), strict=True):
             for most, norm in zip(bound.tolist(), true, strict=True):
-                low, high = (norm * (1 - self._tolerance.norms), 1.01 * norm)
-                if norm and math.isfinite(most) and not low <= most <= high:
+                if not self._bounds(most, norm):
                     raise Disagreement(
-                        f"its bound on a norm is {most:.4g} where the loop over examples has "
+                        f"its bound on a norm is {most:.4g}, where the loop over examples has "
                         f"norm {norm:.4g}"
                     )
+
+    def _bounds(self, most: float, norm: float) -> bool:
+        """Return whether a number is a bound on a norm and not far from it."""
+        if not norm or math.isinf(most):  # infinite where a gradient is made for its norm
+            return True
+
+        def within(room: float) -> bool:
+            return norm * (1 - self._tolerance.norms) - room <= most <= 1.01 * norm + room
+
+        return within(0.0) or within(2 * math.hypot(*self._of_rounding()))
+
+    def _compare_clipped(self, norms: list[list[float]]) -> None:
+        """Raise if what is left of a clipped example is longer than the clip norm.
+
+        This holds whatever rounding has made of the gradient before.
+        """
+        for one, (norm, *_) in zip(self._singles, norms, strict=True):
+            left = _norm(self._by_engine(one, norm / 2)) if norm else 0.0
+            if not left <= norm / 2 * (1 + 1e-5):
+                raise Disagreement(f"what it clips to norm {norm / 2:.4g} has norm {left:.4g}")
 
     def _whitened_norm(self, parts: Sequence[Tensor | None], whitening: Whitening) -> float:
         if whitening.scale is None:
@@ -210,11 +227,11 @@ class _Comparison:
         pairs = zip(parts, scales, strict=True)
         return math.hypot(*(0.0 if part is None else _norm(part / s) for part, s in pairs))
 
-    def _by_engine(self, batch: Batch) -> Tensor:
+    def _by_engine(self, batch: Batch, clip: float = _NO_CLIP) -> Tensor:
         """Return the sum of some examples' gradients, made with the same random numbers."""
         torch.set_rng_state(self._state)
         with self._engine.by_itself():
-            return self._engine.clipped_sum(batch, _PLAIN, _NO_CLIP).value
+            return self._engine.clipped_sum(batch, _PLAIN, clip).value
 
     def _by_loop(self, one: Batch) -> Sequence[Tensor | None]:
         """Return one example's gradients; zero if they are not finite, as everywhere."""
@@ -235,11 +252,8 @@ class _Comparison:
             _norm(piece) if part is None else _distance(piece, part)
             for piece, part in zip(self._parameters.layout.pieces(found), expected, strict=True)
         ]
-        if self._off(errors, sizes, [0.0] * len(names)) is None:
-            return
-        if self._tolerance is not _EXACT and self._rounding is None:
-            self._rounding = self._of_rounding()
-        off = self._off(errors, sizes, self._rounding or [0.0] * len(names))
+        off = self._off(errors, sizes, [0.0] * len(names))
+        off = None if off is None else self._off(errors, sizes, self._of_rounding())
         if off is not None:
             where, error, size = off
             raise Disagreement(
@@ -268,9 +282,14 @@ class _Comparison:
     def _of_rounding(self) -> list[float]:
         """Return how far rounding may take the gradients of each parameter.
 
-        That is several times what parameters do that are moved in their last places, and the
-        gradients that are moved most with them.
+        That is several times what parameters do to them that are moved in their last places.
         """
+        if self._rounding is None:
+            none = [0.0] * len(self._parameters.layout.names)
+            self._rounding = none if self._tolerance is _EXACT else self._moved_by_last_places()
+        return self._rounding
+
+    def _moved_by_last_places(self) -> list[float]:
         generator = torch.Generator().manual_seed(13)
         eps = torch.finfo(self._parameters.dtype).eps
         before = self._parameters.read()
