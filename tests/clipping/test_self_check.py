@@ -1,5 +1,6 @@
 """The engine of one pass is held to the loop over examples: what that lets pass and what not."""
 
+import math
 import warnings
 from itertools import pairwise
 
@@ -113,13 +114,26 @@ def resnet_20():
     return nn.Sequential(conv(3, 16), norm(16), nn.ReLU(), *blocks, *head(64))
 
 
-@pytest.mark.parametrize("seed", range(8))
-@pytest.mark.parametrize("build", [wrn_16_4, resnet_20])
-def test_the_choice_of_an_engine_is_not_one_of_rounding(build, seed):
+def evenly(*shape):
+    """Return numbers that are spread evenly between -0.5 and 0.5."""
+    return ((torch.arange(math.prod(shape)) * 0.7548776662).frac() - 0.5).view(shape)
+
+
+# name -> (model, inputs, seeds, one of which took the other engine when float32 decided)
+GROUP_NORM = {
+    "WRN-16-4": (wrn_16_4, lambda: evenly(3, 3, 16, 16), range(18, 26)),
+    "ResNet-20": (resnet_20, lambda: torch.randn(3, 3, 8, 8), range(8, 16)),
+}
+
+
+@pytest.mark.parametrize("place", range(8))
+@pytest.mark.parametrize("name", GROUP_NORM)
+def test_the_choice_of_an_engine_is_not_one_of_rounding(name, place):
     """In float32, a unit at the edge of its ReLU takes the two engines a percent apart."""
-    torch.manual_seed(seed)
-    batch = Batch(torch.randn(3, 3, 8, 8), torch.tensor([0, 3, 9]))
+    build, make, seeds = GROUP_NORM[name]
+    torch.manual_seed(seeds[place])
     model = build()
+    batch = Batch(make(), torch.tensor([0, 0, 0]))
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         engine = make_engine("auto", model, entropy, Parameters(model), batch)
