@@ -164,29 +164,29 @@ class _Comparison:
 
     def _compare(self, together: bool) -> None:
         """Raise unless they agree on each example alone and, if asked for, beside the others."""
-        layout = self._parameters.layout
-        apart = self._parameters.zeros() if together else None
-        sizes = [0.0] * len(layout.names)
-        norms: list[list[float]] = []
-        for count, one in enumerate(self._singles, start=1):
+        sizes, norms = [], []
+        for one in self._singles:
             expected = self._by_loop(one)
             own = [0.0 if part is None else _norm(part) for part in expected]
+            sizes.append(own)
             norms.append([self._whitened_norm(expected, each) for each in self._geometries])
-            found = self._by_engine(one)
-            self._close(found, expected, own)
+            self._close(self._by_engine(one), expected, own)
             del expected
-            sizes = [a + b for a, b in zip(sizes, own, strict=True)]
-            if apart is None:
-                continue
-            apart += found
-            del found
-            if count > 1 and count in (2, len(self._singles)):
-                found = self._by_engine(next(self._example.chunks(count)))
-                self._close(found, layout.pieces(apart), sizes)
-                del found
-        self._compare_clipped(norms)
-        if together and self._tolerance.each is not None:
+        thorough = together and self._tolerance.each is not None
+        if together:
+            for count in (len(self._singles), 2) if thorough else (len(self._singles),):
+                self._compare_batch(count, [sum(each) for each in zip(*sizes, strict=True)])
+        if thorough:
             self._compare_norms(norms)
+        else:
+            self._compare_clipped(norms)
+
+    def _compare_batch(self, count: int, sizes: list[float]) -> None:
+        """Raise unless some examples have the gradients together that they have one by one."""
+        left = self._by_engine(next(self._example.chunks(count)))
+        for one in self._singles[:count]:
+            left -= self._by_engine(one)
+        self._close(left, [None] * len(sizes), sizes)
 
     def _compare_norms(self, norms: list[list[float]]) -> None:
         """Raise unless examples are clipped by bounds on their norms that are close to these."""
@@ -313,16 +313,20 @@ class _Comparison:
         return [_ROOM * each for each in largest]
 
 
+def _parts(values: Tensor) -> Sequence[Tensor]:
+    """Return views of the rows of a tensor, some at a time."""
+    if not values.ndim:
+        return [values]
+    return torch.split(values, max(1, _PART * len(values) // max(1, values.numel())))
+
+
 def _norm(values: Tensor) -> float:
-    parts = torch.split(values.reshape(-1), _PART)
-    return math.sqrt(sum(float(part.double().square().sum()) for part in parts))
+    return math.sqrt(sum(float(part.double().square().sum()) for part in _parts(values)))
 
 
 def _distance(one: Tensor, other: Tensor) -> float:
     """Return the norm of a difference, made in parts."""
-    pairs = zip(
-        torch.split(one.reshape(-1), _PART), torch.split(other.reshape(-1), _PART), strict=True
-    )
+    pairs = zip(_parts(one), _parts(other), strict=True)
     return math.sqrt(sum(float((a.double() - b.double()).square().sum()) for a, b in pairs))
 
 
