@@ -175,7 +175,7 @@ def captured(kind):
 
 TEMPERATURE = torch.ones((), requires_grad=True)
 ELSEWHERE = {
-    "a loss module": (lambda: Angular(3, 3), r"got \['weight'\].*model\.loss = loss"),
+    "a loss module": (lambda: Angular(3, 3), r"got \['weight'\].*self\.loss = loss"),
     "a layer": (lambda: captured(lambda i, o: nn.Linear(i, o).double()), "got 2 others, of shapes"),
     "a tensor": (
         lambda: lambda out, y: functional.cross_entropy(out * TEMPERATURE, y),

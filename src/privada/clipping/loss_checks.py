@@ -48,8 +48,8 @@ def refuse_parameters_elsewhere(model: nn.Module, loss: Loss, example: Batch) ->
         if others:
             raise ModelError(
                 f"Expected a loss whose trainable parameters are the model's, got {others}, which "
-                "the model does not have: they would not be trained. Make the loss part of the "
-                "model (model.loss = loss, before the optimiser is made), or freeze them with "
+                "the model does not have: they would not be trained. Make the loss a submodule of "
+                "the model (self.loss = loss in its __init__), or freeze the parameters with "
                 "loss.requires_grad_(False)."
             )
     one = next(example.chunks(1)).dense()
