@@ -140,6 +140,16 @@ def test_the_choice_of_an_engine_is_not_one_of_rounding(name, place):
     assert isinstance(engine, OnePassEngine)
 
 
+def test_nor_is_it_where_no_copy_in_float64_can_be_made(monkeypatch):
+    monkeypatch.setattr(self_check, "_COPY_BYTES", 8)
+    build, make, seeds = GROUP_NORM["ResNet-20"]
+    torch.manual_seed(seeds[4])
+    model = build()
+    batch = Batch(make(), torch.tensor([0, 0, 0]))
+    engine = make_engine("one-pass", model, entropy, Parameters(model), batch)
+    assert isinstance(engine, OnePassEngine)
+
+
 class OnTheEdge(nn.Module):
     """Adds two sums of the same numbers in another order, and asks which is the larger.
 
