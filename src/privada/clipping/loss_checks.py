@@ -15,7 +15,7 @@ from torch.utils._pytree import tree_map
 from privada.clipping.batch import Batch, call
 from privada.clipping.leaves import leaves
 from privada.clipping.losses import Loss, one_example
-from privada.clipping.self_check import moved
+from privada.clipping.self_check import moved, write_pattern
 from privada.core.errors import ModelError
 from privada.core.tensors import Parameters
 
@@ -98,7 +98,6 @@ def refuse_flat_losses(
 
 def _flat(model: nn.Module, loss: Loss, singles: list[Batch]) -> bool:
     """Return whether a loss has no gradient wherever it could be taken; False if nowhere."""
-    generator = torch.Generator().manual_seed(17)
     taken = 0
     loss = _on_cpu(loss)
     with _as_before(model), _as_before(loss):
@@ -111,8 +110,8 @@ def _flat(model: nn.Module, loss: Loss, singles: list[Batch]) -> bool:
             if not isinstance(outputs, Tensor) or not outputs.is_floating_point():
                 return False
             targets, outputs = tree_map(lambda t: t.cpu(), (one.targets, outputs))
-            for target in _targets(targets, generator):
-                for output in _outputs(outputs, generator):
+            for target in _targets(targets):
+                for output in _outputs(outputs):
                     slope = _slope(loss, output, target)
                     if slope is not None and slope > _ZERO.get(output.dtype, 1e-3):
                         return False
@@ -136,17 +135,23 @@ def _slope(loss: Loss, output: Tensor, target: Any) -> float | None:
     return float(gradient.norm())
 
 
-def _outputs(like: Tensor, generator: torch.Generator) -> Iterator[Tensor]:
+def _outputs(like: Tensor) -> Iterator[Tensor]:
     """Yield outputs: the model's own, others around it, and those of common last layers."""
     for dtype in (torch.float64, like.dtype):
-        own = like.to(dtype)
-        drawn = torch.randn(like.shape, generator=generator, dtype=dtype)
-        yield from (own, own + drawn, 5 * drawn, -5 * drawn, torch.sigmoid(drawn), drawn.exp())
+        own, other = like.to(dtype), _spread(like, 3.0).to(dtype)
+        yield from (own, own + other, 5 * other, -5 * other, torch.sigmoid(other), other.exp())
         if like.ndim > 1:
-            yield from (drawn.softmax(dim=1), drawn.log_softmax(dim=1))
+            yield from (other.softmax(dim=1), other.log_softmax(dim=1))
 
 
-def _targets(like: Any, generator: torch.Generator) -> Iterator[Any]:
+def _spread(like: Tensor, width: float) -> Tensor:
+    """Return numbers that are spread evenly over a width around zero."""
+    values = torch.empty(like.numel(), dtype=like.dtype)
+    write_pattern(values, 1, width)
+    return values.view(like.shape)
+
+
+def _targets(like: Any) -> Iterator[Any]:
     """Yield targets: the made-up one, signs and small numbers."""
 
     def filled(number: float) -> Any:
@@ -156,12 +161,10 @@ def _targets(like: Any, generator: torch.Generator) -> Iterator[Any]:
 
         return tree_map(fill, like)
 
-    def drawn(values: Tensor) -> Tensor:
-        if not values.is_floating_point():
-            return values
-        return torch.rand(values.shape, generator=generator, dtype=values.dtype)
+    def between(values: Tensor) -> Tensor:
+        return _spread(values, 1.0).add_(0.5) if values.is_floating_point() else values
 
-    yield from (like, filled(1), filled(-1), tree_map(drawn, like))
+    yield from (like, filled(1), filled(-1), tree_map(between, like))
 
 
 def _on_cpu(loss: Loss) -> Loss:
@@ -176,10 +179,11 @@ def _on_cpu(loss: Loss) -> Loss:
 def _as_before(module: Any) -> Iterator[None]:
     """Put the buffers of a module back afterwards."""
     buffers = list(module.buffers()) if isinstance(module, nn.Module) else []
-    kept = [buffer.clone() for buffer in buffers]
+    kept = [(buffer, buffer.clone(), buffer._version) for buffer in buffers]
     try:
         yield
     finally:
         with torch.no_grad():
-            for buffer, before in zip(buffers, kept, strict=True):
-                buffer.copy_(before)
+            for buffer, before, version in kept:
+                if buffer._version != version:
+                    buffer.copy_(before)

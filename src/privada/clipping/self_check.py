@@ -100,12 +100,12 @@ def _move(parameters: Parameters) -> None:
     with parameters.trainable() as tensors:
         for tensor in tensors:
             step = torch.empty(tensor.numel(), dtype=tensor.dtype, device=tensor.device)
-            _pattern(step, start, 0.1)
+            write_pattern(step, start, 0.1)
             tensor.add_(step.view(tensor.shape))
             start += len(step)
 
 
-def _pattern(values: Tensor, start: int, width: float) -> None:
+def write_pattern(values: Tensor, start: int, width: float) -> None:
     """Write numbers that are spread evenly over a width around zero, from a place on."""
     for part in torch.split(values, _PART):
         places = torch.arange(start, start + len(part), dtype=torch.float64, device=part.device)
@@ -135,7 +135,7 @@ class _Comparison:
         self._geometries = [_PLAIN]
         if parameters.size <= _PART:
             scale = parameters.zeros()
-            _pattern(scale, 0, 1.0)
+            write_pattern(scale, 0, 1.0)
             self._geometries.append(Whitening(scale.add_(1.0), None))
 
     def run(self) -> None:
@@ -290,17 +290,16 @@ class _Comparison:
         return self._rounding
 
     def _moved_by_last_places(self) -> list[float]:
-        generator = torch.Generator().manual_seed(13)
         eps = torch.finfo(self._parameters.dtype).eps
         before = self._parameters.read()
         unmoved = [self._by_loop(one) for one in self._singles]
         largest = [0.0] * len(self._parameters.layout.names)
         try:
-            for _ in range(_MOVES):
-                step = torch.randn(before.shape, generator=generator, dtype=before.dtype)
-                step = step.to(before.device).mul_(before).mul_(_LAST_PLACES * eps)
+            for move in range(_MOVES):
+                step = torch.empty_like(before)
+                write_pattern(step, move * len(step), 2 * _LAST_PLACES * eps)
                 self._parameters.write_(before)
-                self._parameters.add_(step)
+                self._parameters.add_(step.mul_(before))
                 del step
                 total = [0.0] * len(largest)
                 for one, parts in zip(self._singles, unmoved, strict=True):
