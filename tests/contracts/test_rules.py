@@ -8,8 +8,9 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from torch.nn import functional
 
+from privada.clipping import self_check
 from privada.clipping.batch import Batch, call
-from privada.clipping.engine import _moved, make_engine
+from privada.clipping.engine import make_engine
 from privada.clipping.one_pass import OnePassEngine
 from privada.core.tensors import Parameters
 from privada.geometry import Whitening
@@ -86,7 +87,7 @@ def test_clipped_sum_equals_the_loop_over_examples(name, data):
     for dtype, tolerance in TOLERANCE.items():
         model = model.to(dtype)
         parameters = Parameters(model)
-        with _moved(parameters):
+        with self_check.moved(parameters):
             engine = OnePassEngine(model, functional.mse_loss, parameters, in_type(example, dtype))
         assert not engine.whole_modules
         here = in_type(batch, dtype)

@@ -2,7 +2,6 @@
 
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, Protocol
 
@@ -12,9 +11,16 @@ from torch.utils._pytree import tree_leaves
 
 from privada.clipping.batch import Batch
 from privada.clipping.clips import THRESHOLD, Clipping, checked
+from privada.clipping.loss_checks import (
+    refuse_flat_losses,
+    refuse_hooks,
+    refuse_parameters_elsewhere,
+)
 from privada.clipping.losses import Loss
 from privada.clipping.one_pass import OnePassEngine
+from privada.clipping.recording import NotFollowed
 from privada.clipping.reference import PerExampleEngine
+from privada.clipping.self_check import hold_to_the_loop, moved
 from privada.core.errors import ArgumentError, ModelError
 from privada.core.tensors import Parameters
 from privada.core.validation import one_of
@@ -22,11 +28,6 @@ from privada.core.values import ClippedSum
 from privada.geometry import Whitening
 
 ENGINES = ("auto", "one-pass", "vmap", "loop")
-# How far the engine of one pass may be from the loop over made-up examples.
-_AGREEMENT = {torch.float32: 1e-3, torch.float64: 1e-8}
-_HALF_AGREEMENT = 5e-2
-# How many numbers of a pattern are made at a time.
-_PART = 1 << 20
 
 
 class Engine(Protocol):
@@ -63,7 +64,8 @@ def make_engine(
 
     Raises:
         ArgumentError: the model or the loss does not accept the data's shapes and types.
-        ModelError: the model mixes examples, or is compiled in parts.
+        ModelError: the model mixes examples, or is compiled in parts; the loss or the model uses
+            trainable tensors that are not the model's; the loss of one example is constant.
 
     Example:
         >>> import torch
@@ -81,6 +83,10 @@ def make_engine(
     checked(clipping)
     example = replace(example, groups=None)
     model = not_compiled(model)
+    refuse_hooks(parameters)
+    with torch.random.fork_rng(devices=[]):
+        refuse_parameters_elsewhere(model, loss, example)
+        refuse_flat_losses(model, loss, parameters, example)
     failures: list[Exception] = []
     for kind in ("one-pass", "vmap", "loop") if how == "auto" else (how,):
         try:
@@ -125,10 +131,6 @@ def not_compiled(model: nn.Module) -> nn.Module:
     return inner
 
 
-class Disagreement(Exception):
-    """The engine of one pass does not give what the loop over examples gives."""
-
-
 def _tried(
     kind: str,
     model: nn.Module,
@@ -138,88 +140,25 @@ def _tried(
     clipping: Clipping,
 ) -> OnePassEngine | PerExampleEngine:
     if kind == "one-pass":
-        with _moved(parameters):
+        with moved(parameters):
             engine = OnePassEngine(model, loss, parameters, example)
-            loop = PerExampleEngine(model, loss, parameters, "loop")
-            _compare(engine, loop, example)
+        hold_to_the_loop(engine, loss, parameters, example)
+        if clipping.by_norm is None:  # it needs gradients, which are made in another way
             engine.clipping = clipping
-            if clipping.by_norm is None:  # it needs gradients, which are made in another way
-                _compare(engine, loop, example)
+            hold_to_the_loop(engine, loss, parameters, example)
+        engine.clipping = clipping
+        if not engine.uses_parameters:
+            warnings.warn(
+                "No trainable parameter was seen to reach the loss, so this model will not learn. "
+                "If it uses torch.utils.checkpoint, give it use_reentrant=False.",
+                stacklevel=4,
+            )
         return engine
     reference = PerExampleEngine(model, loss, parameters, kind, clipping=clipping)
+    if kind == "vmap" and (kept := reference.not_replaced(example.dense())):
+        raise NotFollowed(f"the parameters {kept} are used where vmap cannot replace them")
     reference.clipped_sum(example, Whitening(None, None), 1.0)
     return reference
-
-
-@contextmanager
-def _moved(parameters: Parameters) -> Iterator[None]:
-    """Move the parameters a little for as long as made-up examples run.
-
-    Many models start with zeros somewhere, where gradients tell nothing.
-    """
-    before = parameters.read()
-    try:
-        parameters.add_(_pattern(before))
-        yield
-    finally:
-        parameters.write_(before)
-
-
-def _pattern(like: torch.Tensor) -> torch.Tensor:
-    """Return numbers that are spread evenly between -0.05 and 0.05."""
-    pattern = torch.empty_like(like)
-    for start, part in zip(range(0, len(like), _PART), torch.split(pattern, _PART), strict=True):
-        places = torch.arange(start, start + len(part), dtype=torch.float64, device=like.device)
-        part.copy_(places.mul_(0.6180339887).frac_().sub_(0.5).mul_(0.1))
-    return pattern
-
-
-def _compare(engine: OnePassEngine, reference: PerExampleEngine, example: Batch) -> None:
-    """Raise unless the engine agrees with the loop on made-up examples, alone and together."""
-
-    state = torch.get_rng_state()
-
-    def summed(chosen: Engine, batch: Batch) -> torch.Tensor:
-        torch.set_rng_state(state)
-        return chosen.clipped_sum(batch, Whitening(None, None), _NO_CLIP).value
-
-    singles = list(example.chunks(1))
-    for one in singles:
-        _close(summed(engine, one), summed(reference, one.dense()), engine.half)
-    if not engine.uses_parameters:
-        warnings.warn(
-            "No trainable parameter was seen to reach the loss, so this model will not learn. If "
-            "it uses torch.utils.checkpoint, give it use_reentrant=False.",
-            stacklevel=5,
-        )
-    training = [module for module in engine.model.modules() if module.training]
-    if not torch.equal(state, torch.get_rng_state()):  # it draws: look at it without dropout
-        engine.model.eval()
-    try:
-        apart = summed(engine, singles[0])
-        again = engine.clipped_sum(singles[0], Whitening(None, None), _NO_CLIP).value
-        steady = torch.equal(apart, again)
-        del again
-        for count, one in enumerate(singles[1:] if steady else (), start=2):
-            apart += summed(engine, one)
-            if count in (2, example.size):
-                _close(summed(engine, next(example.chunks(count))), apart, engine.half)
-    finally:
-        for module in training:
-            module.training = True
-
-
-_NO_CLIP = 1e30
-
-
-def _close(found: torch.Tensor, expected: torch.Tensor, half: bool) -> None:
-    error = float((found - expected).norm())
-    agreement = _HALF_AGREEMENT if half else _AGREEMENT[expected.dtype]
-    if not error <= agreement * float(expected.norm()) + 1e-12:
-        raise Disagreement(
-            f"its gradient is off by {error:.2g} where the loop over examples has norm "
-            f"{float(expected.norm()):.2g}"
-        )
 
 
 def _shapes(values: Any) -> str:

@@ -10,11 +10,12 @@ Scaling up Differentially Private Deep Learning with Fast Per-Example Gradient C
 Liang and Hashimoto (2022), Large Language Models Can Be Strong Differentially Private Learners.
 """
 
+import copy
 import math
 from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 import torch
 from torch import Tensor, nn
@@ -32,6 +33,7 @@ from privada.clipping.contributions import (
 from privada.clipping.dependence import Dependence
 from privada.clipping.labels import NOBODY
 from privada.clipping.layouts import FIRST, Layout, candidates
+from privada.clipping.leaves import leaves
 from privada.clipping.losses import Loss, example_losses
 from privada.clipping.memory import Memory
 from privada.clipping.norms import not_negative, spans
@@ -95,6 +97,7 @@ class OnePassEngine:
         self.half = False  # whether autocast makes numbers short
         self._weights: tuple[Tensor, int, Weights] | None = None
         self._memory = Memory()
+        self._by_itself = False
         self._modules: list[tuple[str, nn.Module]] = []
         width = self._find_layouts(example)
         self._modules = [
@@ -116,6 +119,26 @@ class OnePassEngine:
     def invariant(self) -> bool:
         """Whether an example's gradient was seen not to depend on its company, bit for bit."""
         return self._padding is not None and self._padding.invariant
+
+    def twin(self, model: nn.Module, loss: Loss, parameters: Parameters) -> "OnePassEngine":
+        """Return an engine with the same layouts for a copy of the model, in another type, say."""
+        twin = copy.copy(self)
+        twin.model, twin._loss, twin._parameters = model, loss, parameters
+        twin._reference = PerExampleEngine(model, loss, parameters, "loop")
+        twin._pieces = _pieces(model, parameters)
+        names = {name for name, _ in self._modules}
+        twin._modules = [(name, each) for name, each in model.named_modules() if name in names]
+        twin._weights, twin._memory, twin.half = None, Memory(), False
+        return twin
+
+    @contextmanager
+    def by_itself(self) -> Iterator[None]:
+        """Raise NotFollowed, for as long, where a batch would be left to the loop."""
+        before, self._by_itself = self._by_itself, True
+        try:
+            yield
+        finally:
+            self._by_itself = before
 
     @property
     def uses_parameters(self) -> bool:
@@ -140,7 +163,17 @@ class OnePassEngine:
                 outputs = call(self.model, batch.inputs)
             if expected is not None and outputs.shape != expected.shape:
                 raise NotFollowed("its output changes its shape")
-            return example_losses(self._loss, outputs, batch.targets)
+            losses = example_losses(self._loss, outputs, batch.targets)
+        if recorder.asking and not recorder.unknown:
+            self._refuse_hidden(outputs, losses)
+        return losses
+
+    def _refuse_hidden(self, outputs: Tensor, losses: Tensor) -> None:
+        """Raise if autograd reaches a parameter: what is recorded is cut off from it."""
+        if hidden := self._parameters.names_of(leaves(outputs)):
+            raise NotFollowed(f"it uses {hidden} where that cannot be seen")
+        if hidden := self._parameters.names_of(leaves(losses)):
+            raise NotFollowed(f"its loss uses the parameters {hidden} itself")
 
     def _contributions(self, batch: Batch, memory: Memory) -> list[Contribution]:
         """Return the contributions of the examples, those that fill up the batch at the end."""
@@ -149,6 +182,9 @@ class OnePassEngine:
         memory.renew()
         with torch.no_grad(), self._no_autocast():
             return _compacted(found, memory)
+
+    def _padded_size(self, batch: Batch) -> int:
+        return batch.size if self._padding is None else self._padding.size(batch.size)
 
     def _uncompacted(self, batch: Batch, count: int) -> list[Contribution]:
         """Return the contributions of a batch, of which the first `count` examples have a loss."""
@@ -231,11 +267,13 @@ class OnePassEngine:
             try:
                 contributions = self._contributions(chunk, self._memory)
             except NotFollowed:  # not as made-up examples did: one by one is always right
+                if self._by_itself:
+                    raise
                 others = self._with_rows(
                     others, self._reference.rows(chunk.dense()), whitening, clip
                 )
                 continue
-            size = chunk.size if self._padding is None else self._padding.size(chunk.size)
+            size = self._padded_size(chunk)
             norms, plain = self._norms_and_plain(contributions, size, whitening)
             if plain is not None:
                 places = torch.nonzero(~plain[: chunk.size])[:, 0].tolist()
@@ -270,6 +308,8 @@ class OnePassEngine:
             try:
                 contributions = self._contributions(chunk, Memory())
             except NotFollowed:
+                if self._by_itself:
+                    raise
                 yield from self._reference.rows(chunk.dense())
                 continue
             for start, stop in spans(chunk.size, 32 * self._parameters.size):
@@ -362,6 +402,15 @@ class OnePassEngine:
                 rounding = rounding if loose is None else rounding + 4 * math.sqrt(own) * loose
             squares = not_negative(squares - 2 * cross + own) + rounding
         return squares.sqrt_().mul_(1 + 8 * eps)
+
+    def norms(self, batch: Batch, whitenings: Iterable[Whitening]) -> list[Tensor]:
+        """Return bounds on the norms of the examples' gradients in geometries. They are private.
+
+        They are infinite where a gradient has to be made for its norm.
+        """
+        contributions, size = self._contributions(batch, Memory()), self._padded_size(batch)
+        found = [self._norms_and_plain(contributions, size, each)[0] for each in whitenings]
+        return [norms[: batch.size] for norms in found]
 
     def _weights_of(self, whitening: Whitening) -> Weights | None:
         scale = whitening.scale
@@ -461,10 +510,13 @@ class OnePassEngine:
 
     def _run_whole(self, recorder: Recorder, stack: tuple[str, ...], words: str) -> None:
         """Let the innermost module that takes a batch run example by example."""
-        around = [name for name in stack if name in recorder.batched_modules and name]
-        if not around or around[-1] in recorder.whole_modules:
+        inside = next((i for i, name in enumerate(stack) if name in recorder.whole_modules), None)
+        # what such a module uses of others' parameters makes a module around them run so
+        around = [name for name in stack[:inside] if name in recorder.batched_modules and name]
+        if not around:
             raise NotFollowed(f"no rule knows the use of {words}")
-        self.whole_modules |= {around[-1]}
+        inner = {name for name in self.whole_modules if name.startswith(f"{around[-1]}.")}
+        self.whole_modules = self.whole_modules - inner | {around[-1]}
 
     def _with_one_less(self, example: Batch, spread: dict[Key, Layout]) -> Recorder | None:
         """Return what is recorded with one made-up example less, if two are left."""

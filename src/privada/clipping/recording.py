@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.autograd.graph import GradientEdge, get_gradient_edge
-from torch.func import functional_call, vmap
+from torch.func import vmap
 from torch.nn.modules.transformer import _detect_is_causal_mask
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -28,6 +28,7 @@ from torch.utils.checkpoint import CheckpointError
 from privada.clipping.contributions import Contribution, Whole
 from privada.clipping.layouts import FIRST, Layout
 from privada.clipping.pieces import Piece
+from privada.clipping.replacing import replaced
 
 Key = tuple[str, int]
 
@@ -259,11 +260,16 @@ class Recorder(TorchFunctionMode):
         return self._run(func, args, kwargs)
 
     def _run(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        if self._paused or not torch.is_grad_enabled():
+        if not torch.is_grad_enabled():
             return func(*args, **kwargs)
         name = self._tracked_in(args) or self._tracked_in(kwargs.values())
         if name is None:
             return func(*args, **kwargs)
+        if self._paused:  # a module that runs by example has copies of its own parameters alone
+            result = func(*args, **kwargs)
+            if any(isinstance(v, Tensor) and v.requires_grad for v in tree_leaves(result)):
+                self.unknown.append(Unknown(name, _name_of(func), tuple(self.stack)))
+            return result
         rule = self._rules.get(func)
         if rule is not None:
             result = rule(self, *args, **kwargs)
@@ -271,7 +277,7 @@ class Recorder(TorchFunctionMode):
                 return result
         result = func(*args, **kwargs)
         if result is None:  # x[...] = p
-            self.unknown.append(Unknown(name, func.__name__, tuple(self.stack)))
+            self.unknown.append(Unknown(name, _name_of(func), tuple(self.stack)))
         for value in result if isinstance(result, (tuple, list)) else (result,):
             self._track_view(value, args, name, func)
         return result
@@ -299,8 +305,7 @@ class Recorder(TorchFunctionMode):
             self._pieces[id(value)] = name, Piece(offset, tuple(value.shape), value.stride())
             self._views.append(value)
             return
-        words = getattr(func, "__name__", str(func))
-        self.unknown.append(Unknown(name, words, tuple(self.stack)))
+        self.unknown.append(Unknown(name, _name_of(func), tuple(self.stack)))
 
     def _run_packed(
         self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], length: int
@@ -453,35 +458,30 @@ class Recorder(TorchFunctionMode):
 
     def _by_example(self, module: nn.Module) -> Callable[..., Any]:
         """Return a forward pass in which every example has its own copy of the parameters."""
-        pieces = {
-            inner: (parameter, piece)
-            for inner, parameter in module.named_parameters()
+        pieces = [
+            (parameter, piece)
+            for parameter in module.parameters()
             if (piece := self.piece(parameter)) is not None
-        }
+        ]
 
         def forward(*args: Any, **kwargs: Any) -> Any:
             self._paused += 1
             del module.forward
             try:
-                copies = {
-                    inner: parameter.detach()
-                    .expand(self.examples, *parameter.shape)
-                    .requires_grad_()
-                    for inner, (parameter, _) in pieces.items()
-                }
-                fixed = {
-                    inner: value.detach()
-                    for inner, value in module.named_parameters()
-                    if inner not in pieces
-                } | dict(module.named_buffers())
+                copies = [
+                    parameter.detach().expand(self.examples, *parameter.shape).requires_grad_()
+                    for parameter, _ in pieces
+                ]
                 in_dims = tree_map(
                     lambda v: 0 if isinstance(v, Tensor) and _batched(v, self.examples) else None,
                     (args, kwargs),
                 )
 
-                def one(own: dict[str, Tensor], args: Any, kwargs: Any) -> Any:
+                def one(own: list[Tensor], args: Any, kwargs: Any) -> Any:
                     args, kwargs = _lifted(args, in_dims[0]), _lifted(kwargs, in_dims[1])
-                    out = functional_call(module, (own, fixed), args, kwargs)
+                    ids = (id(parameter) for parameter, _ in pieces)
+                    with replaced(module.modules(), dict(zip(ids, own, strict=True))):
+                        out = module(*args, **kwargs)
                     return tree_map(lambda v: v.squeeze(0) if isinstance(v, Tensor) else v, out)
 
                 result = vmap(one, in_dims=(0, *in_dims), randomness="different")(
@@ -490,10 +490,14 @@ class Recorder(TorchFunctionMode):
             finally:
                 module.forward = forward
                 self._paused -= 1
-            self.copies += [(pieces[inner][1], copy) for inner, copy in copies.items()]
+            self.copies += [(piece, own) for (_, piece), own in zip(pieces, copies, strict=True)]
             return result
 
         return forward
+
+
+def _name_of(func: Any) -> str:
+    return getattr(func, "__name__", str(func))
 
 
 def _batched(value: Tensor, examples: int) -> bool:

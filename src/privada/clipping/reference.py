@@ -1,20 +1,25 @@
 """The reference engine: per-example gradients of any model, materialised.
 
-It makes one gradient per example, a chunk at a time. The engine of one pass is held to it.
+It makes one gradient per example, a chunk at a time. The engine of one pass is held to it. A
+parameter counts wherever it is used, in the model or in the loss: the loop asks autograd for the
+gradients of the parameters themselves, and vmap puts its copies in the place of the parameters
+while both run.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call, grad, vmap
+from torch.func import grad, vmap
 from torch.utils._pytree import tree_map
 
 from privada.clipping.batch import Batch, call
 from privada.clipping.clips import THRESHOLD, Clipping
+from privada.clipping.leaves import leaves
 from privada.clipping.losses import Loss, one_example
 from privada.clipping.padding import Padding, find_padding
+from privada.clipping.replacing import replaced
 from privada.core.tensors import Parameters
 from privada.core.validation import positive
 from privada.core.values import ClippedSum
@@ -43,7 +48,7 @@ class PerExampleEngine:
         chunk_bytes: int = _CHUNK_BYTES,
         clipping: Clipping = THRESHOLD,
     ) -> None:
-        self._model, self._loss, self._parameters = model, loss, parameters
+        self.model, self.loss, self._parameters = model, loss, parameters
         self.clipping = clipping
         self._gradients = self._by_vmap if how == "vmap" else self._by_loop
         width = torch.finfo(parameters.dtype).bits // 8
@@ -64,57 +69,65 @@ class PerExampleEngine:
 
     def _factors(self, batch: Batch) -> list[Tensor]:
         """Return the gradients of a batch, without dropout and the like."""
-        training = [module for module in self._model.modules() if module.training]
+        training = [module for module in self.model.modules() if module.training]
         try:
-            self._model.eval()
+            self.model.eval()
             return [self._gradients(batch).detach()]
         finally:
             for module in training:
                 module.training = True
 
-    def _example_loss(
-        self,
-        trained: dict[str, Tensor],
-        fixed: dict[str, Tensor],
-        inputs: Any,
-        target: Any,
-    ) -> Tensor:
-        def module(*args: Any, **kwargs: Any) -> Any:
-            return functional_call(self._model, (trained, fixed), args, kwargs)
-
+    def _example_loss(self, trained: Sequence[Tensor], inputs: Any, target: Any) -> Tensor:
+        """Return one example's loss at copies of the parameters."""
+        modules = [*self.model.modules()]
+        if isinstance(self.loss, nn.Module):
+            modules += self.loss.modules()
+        copies = dict(zip(self._parameters.ids, trained, strict=True))
         one = tree_map(lambda t: t.unsqueeze(0), (inputs, target))
-        return one_example(self._loss, call(module, one[0]), one[1])
+        with replaced(modules, copies):
+            return one_example(self.loss, call(self.model, one[0]), one[1])
 
-    def _state(self) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-        names = set(self._parameters.layout.names)
-        named = dict(self._model.named_parameters())
-        trained = {name: named[name].detach() for name in self._parameters.layout.names}
-        fixed = {name: p.detach() for name, p in named.items() if name not in names}
-        return trained, fixed | dict(self._model.named_buffers())
+    def _trained(self) -> list[Tensor]:
+        with self._parameters.trainable() as tensors:
+            return [tensor.detach() for tensor in tensors]
+
+    def not_replaced(self, batch: Batch) -> list[str]:
+        """Return the parameters that an example's loss reaches past the copies that vmap makes.
+
+        Such are parameters that a function has kept from elsewhere: `weight` where it would have to
+        be `model.weight`.
+        """
+        inputs, target = tree_map(lambda t: t[0], (batch.inputs, batch.targets))
+        with torch.enable_grad():
+            found = leaves(self._example_loss(self._trained(), inputs, target))
+        return self._parameters.names_of(found)
 
     def _by_vmap(self, batch: Batch) -> Tensor:
         one = grad(self._example_loss)
-        many = vmap(one, in_dims=(None, None, 0, 0), randomness="different")
-        return self._rows(many(*self._state(), batch.inputs, batch.targets), batch.size)
+        many = vmap(one, in_dims=(None, 0, 0), randomness="different")
+        parts = many(self._trained(), batch.inputs, batch.targets)
+        return torch.cat([part.reshape(batch.size, -1) for part in parts], dim=1)
 
     def _by_loop(self, batch: Batch) -> Tensor:
-        trained, fixed = self._state()
         like = self._parameters
         rows = torch.zeros(batch.size, like.size, dtype=like.dtype, device=like.device)
         for row, example in zip(rows, batch.chunks(1), strict=True):
-            leaves = {name: value.clone().requires_grad_() for name, value in trained.items()}
-            inputs, target = tree_map(lambda t: t[0], (example.inputs, example.targets))
-            value = self._example_loss(leaves, fixed, inputs, target)
-            parts = torch.autograd.grad(value, list(leaves.values()), allow_unused=True)
+            parts = self.gradient(example)
             for place, part in zip(like.layout.pieces(row), parts, strict=True):
                 if part is not None:
                     place.copy_(part.to_dense())
         return rows
 
-    def _rows(self, named: dict[str, Tensor], size: int) -> Tensor:
-        return torch.cat(
-            [named[name].reshape(size, -1) for name in self._parameters.layout.names], dim=1
-        )
+    def gradient(self, example: Batch) -> Sequence[Tensor | None]:
+        """Return one example's gradient, parameter by parameter; None where none is reached."""
+        torch.clear_autocast_cache()  # it holds parameters as they were before the last step
+        with torch.enable_grad(), self._parameters.trainable() as tensors:
+            outputs = call(self.model, example.inputs)
+            value = one_example(self.loss, outputs, example.targets)
+            if not value.requires_grad:
+                return [None] * len(tensors)
+            found: Sequence[Tensor | None] = torch.autograd.grad(value, tensors, allow_unused=True)
+            return found
 
     def rows(self, batch: Batch) -> Iterator[Tensor]:
         """Yield the gradients of the examples as rows, a chunk at a time."""

@@ -1,6 +1,7 @@
 """One flat vector for all trainable parameters, and the names that map into it."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate
@@ -129,6 +130,29 @@ class Parameters:
     def device(self) -> torch.device:
         """The device that the parameters are on."""
         return self._tensors[0].device
+
+    @property
+    def ids(self) -> list[int]:
+        """The ids of the tensors themselves."""
+        return [id(tensor) for tensor in self._tensors]
+
+    def names_of(self, tensors: Iterable[Tensor]) -> list[str]:
+        """Return the names of those tensors that are trainable parameters, in order."""
+        known = dict(zip(self.ids, self.layout.names, strict=True))
+        found = {known[id(tensor)] for tensor in tensors if id(tensor) in known}
+        return [name for name in self.layout.names if name in found]
+
+    @contextmanager
+    def trainable(self) -> Iterator[list[Tensor]]:
+        """Yield the tensors themselves; all of them require gradients for as long."""
+        frozen = [tensor for tensor in self._tensors if not tensor.requires_grad]
+        try:
+            for tensor in frozen:
+                tensor.requires_grad_()
+            yield self._tensors
+        finally:
+            for tensor in frozen:
+                tensor.requires_grad_(False)
 
     def zeros(self) -> Tensor:
         """Return a vector of zeros with an entry for each coordinate."""
