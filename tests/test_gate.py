@@ -33,6 +33,7 @@ from privada.core.values import ClippedSum
 from privada.gate import Gate
 from privada.geometry import Whitening, isotropic
 from privada.noise import GaussianNoise
+from privada.noise.hidden import HiddenStreams
 from tests.alarms import alarmed
 from tests.forks import PATIENCE, in_fork, together
 
@@ -49,11 +50,21 @@ class FakeRecords:
     size = 3
 
     def __init__(self) -> None:
-        self.reads = -1  # the gate looks at the first record's shape
+        self.reads = 0
+
+    @property
+    def example(self) -> Batch:
+        return Batch(torch.zeros(1, 2), torch.zeros(1))
 
     def fetch(self, indices: NDArray[np.int64]) -> Batch:
+        raise AssertionError("only public records are fetched")
+
+    def read(
+        self, indices: NDArray[np.int64], streams: HiddenStreams
+    ) -> tuple[Batch, NDArray[np.int64]]:
         self.reads += 1
-        return Batch(torch.zeros(len(indices), 2), torch.zeros(len(indices)))
+        batch = Batch(torch.zeros(len(indices), 2), torch.zeros(len(indices)))
+        return batch, np.arange(len(indices))
 
 
 class FakeSampler:

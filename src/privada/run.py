@@ -18,19 +18,22 @@ from privada.accounting import Budget, Ledger, Statement, epsilon_of, events
 from privada.accounting.calibration import least_noise
 from privada.accounting.events import Tally
 from privada.clipping import Clipping, Engine, make_engine, refuse_mixing_layers
-from privada.clipping.batch import call
+from privada.clipping.batch import call, scaled
 from privada.clipping.clips import THRESHOLD, checked
 from privada.clipping.engine import not_compiled
 from privada.clipping.layers import refuse_mixing_models
 from privada.clipping.losses import Loss
 from privada.core.errors import ArgumentError, BudgetExceeded, LedgerError, ModelError
-from privada.core.randomness import make_bits
+from privada.core.randomness import SecureBits, make_bits
+from privada.core.silence import silenced
+from privada.core.state import HeldState
 from privada.core.tensors import Parameters
 from privada.core.validation import one_of, positive, probability, whole, words
 from privada.core.values import Release
 from privada.gate import Gate
-from privada.geometry import Shape
+from privada.geometry import Shape, Whitening
 from privada.noise import GaussianNoise, Schedule
+from privada.noise.hidden import hidden_generator
 from privada.plan import Plan
 from privada.public import ModelSide
 from privada.sampling import FixedSize, Poisson, Sampler
@@ -39,6 +42,8 @@ from privada.updates import Controller, Rule
 SAMPLING = ("poisson", "fixed-size")
 # Distinct points per doubling at which a run's epsilon is computed for its history.
 _POINTS_PER_OCTAVE = 16
+# What made-up examples are multiplied by to see whether a model or a loss keeps something of them.
+_EXTREMES = (1.0, 0.0, 40.0, -1e6, 1e30, math.nan)
 
 
 @dataclass(frozen=True)
@@ -58,6 +63,9 @@ class Settings:
     unit: str
     engine: str
     run: str | None = None
+    transform: private_data.Transform | None = None
+    collate: private_data.Collate | None = None
+    example: Any = None
 
     def __post_init__(self) -> None:
         positive("batch_size", self.batch_size)
@@ -152,7 +160,14 @@ class Run:
         self.clipping = checked(clipping)
         clipping.terms(settings.batch_size)  # which checks the size of micro-batches
         self.parameters = Parameters(model, ModelSide(not_compiled(model), loss))
-        self.records = private_data.load(data, self.parameters.dtype, self.parameters.device)
+        self.records = private_data.load(
+            data,
+            self.parameters.dtype,
+            self.parameters.device,
+            transform=settings.transform,
+            collate=settings.collate,
+            example=settings.example,
+        )
         self.sampler = self._make_sampler()
         self.parameters.epoch = math.ceil(self.population / settings.batch_size)
         self.steps = settings.steps or math.ceil(
@@ -199,6 +214,7 @@ class Run:
             upcoming=self._upcoming,
             limit=settings.budget,
             clipping=clipping,
+            state=self._state,
         )
 
     # ------------------------------------------------------------------ setting up
@@ -234,6 +250,8 @@ class Run:
             self._engine = self._make_engine(model, loss)
             example = private_data.made_up(self.records).dense()
             refuse_mixing_models(model, example)
+            self._state = HeldState(model, loss)
+            self._refuse_state()
             with torch.no_grad(), torch.random.fork_rng(devices=[]):
                 outputs = call(model, example.inputs)
         finally:
@@ -242,6 +260,28 @@ class Run:
             private_data.check_ranges(self.records, model, loss, outputs)
         else:
             raise ModelError(f"Expected the model to return a tensor, got {type(outputs)}.")
+
+    def _refuse_state(self) -> None:
+        """Raise if made-up examples, ordinary and extreme, leave something behind."""
+        example, before = private_data.made_up(self.records), self.parameters.read()
+        with (
+            hidden_generator(SecureBits(), self.parameters.device),
+            silenced(),
+            self._state.watched(),
+        ):
+            for factor in _EXTREMES:
+                with contextlib.suppress(Exception):  # what fails here is tried elsewhere
+                    probe = scaled(example, factor)
+                    self._engine.clipped_sum(probe, Whitening(None, None), 1.0)
+            changed = self._state.changed()
+        if changed:
+            self.parameters.write_(before)
+            raise ModelError(
+                f"Expected a model and a loss that keep nothing of the data, but {changed} change "
+                "when they run on made-up examples, and would carry un-noised facts from one "
+                "record to the next. Remove what keeps state, such as observers, running maxima, "
+                "counters and stored activations."
+            )
 
     def _make_engine(self, model: nn.Module, loss: Loss) -> Engine:
         """Return the engine; rows of a sparse matrix stay sparse where the model allows it."""
