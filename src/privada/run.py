@@ -25,7 +25,7 @@ from privada.clipping.layers import refuse_mixing_models
 from privada.clipping.losses import Loss
 from privada.core.errors import ArgumentError, BudgetExceeded, LedgerError, ModelError
 from privada.core.randomness import SecureBits, make_bits
-from privada.core.silence import silenced
+from privada.core.silence import pass_on_signals, silenced
 from privada.core.state import HeldState
 from privada.core.tensors import Parameters
 from privada.core.validation import one_of, positive, probability, whole, words
@@ -270,9 +270,11 @@ class Run:
             self._state.watched(),
         ):
             for factor in _EXTREMES:
-                with contextlib.suppress(Exception):  # what fails here is tried elsewhere
+                try:
                     probe = scaled(example, factor)
                     self._engine.clipped_sum(probe, Whitening(None, None), 1.0)
+                except BaseException as error:  # a model may refuse what is extreme
+                    pass_on_signals(error)
             changed = self._state.changed()
         if changed:
             self.parameters.write_(before)
