@@ -242,9 +242,8 @@ class Gate:
     def _looking(self) -> Iterator[HiddenStreams]:
         """Look at records: whatever they cause stays inside, and no state is left changed."""
         hidden = hidden_generator(self._model_bits, self._parameters.device)
-        with hidden as streams, silenced(), self._state.watched():
+        with hidden as streams, silenced(), self._state.untouched():
             yield streams
-            self._state.refuse_changes()
 
     def _all_rows(self, streams: HiddenStreams) -> Iterator[Tensor]:
         """Yield the gradients of all records as rows; one that fails is left out, as zero."""

@@ -256,9 +256,8 @@ class Scorer:
         state = HeldState(model, self._score.each)
         hidden = hidden_generator(self._bits, device)
         try:
-            with hidden as streams, silenced(), state.watched(), torch.no_grad():
+            with hidden as streams, silenced(), state.untouched(), torch.no_grad():
                 total = bounded_sum(self._merits(model, streams), self._score.span, device)
-                state.refuse_changes()
         finally:
             model.train(before)
         release = self._noise.release(total, noise_multiplier, self._population)

@@ -50,23 +50,29 @@ class HeldState:
     @contextmanager
     def watched(self) -> Iterator[None]:
         """Put everything back that changes meanwhile; `changed` can be asked before the end."""
-        if self._noted is None or self._noted.changed_state():
-            self._noted = _Noted(self._owners)
-        noted = self._noted
-        noted.begin()
+        noted = self._begin()
         try:
             yield
         finally:
             if noted.changed():
                 noted.put_back()
 
-    def changed(self) -> list[str]:
-        """Return the names of what has changed since the watch began."""
-        return [] if self._noted is None else self._noted.changed()
+    @contextmanager
+    def untouched(self) -> Iterator[None]:
+        """Put everything back that changes meanwhile, and raise if something did.
 
-    def refuse_changes(self) -> None:
-        """Raise if something has changed, in words that say nothing of the records that did it."""
-        if self.changed():
+        Raises:
+            ModelError: in words that say nothing of the records that changed it.
+        """
+        noted = self._begin()
+        try:
+            yield
+        except BaseException:
+            if noted.changed():
+                noted.put_back()
+            raise
+        if noted.changed():
+            noted.put_back()
             raise ModelError(
                 "Expected a model and a loss that keep nothing of the data, but one of their "
                 "buffers, parameters or attributes changed while they ran on records, as a running "
@@ -74,6 +80,16 @@ class HeldState:
                 "released; what was charged stays charged. Remove what keeps state, such as "
                 "observers, counters and caches."
             )
+
+    def _begin(self) -> "_Noted":
+        if self._noted is None or self._noted.changed_state():
+            self._noted = _Noted(self._owners)
+        self._noted.begin()
+        return self._noted
+
+    def changed(self) -> list[str]:
+        """Return the names of what has changed since the watch began."""
+        return [] if self._noted is None else self._noted.changed()
 
 
 class _Noted:
@@ -168,6 +184,8 @@ class _Noted:
 
     def changed_state(self) -> list[str]:
         """Return the names of what is not as it was, apart from trained parameters."""
+        if self._quickly_same():
+            return []
         names = [name.rstrip(".") for name, held, then in self._spaces if not _same(held, then)]
         names += [name for name, cell, then in self._cells if not _equal(_content(cell), then)]
         names += [
@@ -176,6 +194,20 @@ class _Noted:
             if _mark(value) != mark or (kept is not None and not _alike(value, kept))
         ]
         return names
+
+    def _quickly_same(self) -> bool:
+        """Return whether all is as it was, as far as that is easily seen."""
+        try:
+            return (
+                all(held == then for _, held, then in self._spaces)
+                and all(_content(cell) is then for _, cell, then in self._cells)
+                and all(
+                    _mark(value) == mark and (kept is None or _alike(value, kept))
+                    for _, value, mark, kept in self._tensors
+                )
+            )
+        except Exception:  # tensors and arrays that are not the same have no single answer
+            return False
 
     def changed(self) -> list[str]:
         """Return the names of what is not as it was."""
@@ -208,8 +240,10 @@ def _blank(value: Tensor) -> None:
 
 
 def _mark(value: Tensor) -> Mark:
-    strided = value.layout == torch.strided
-    return value._version, value.data_ptr() if strided and not value.is_meta else 0
+    try:
+        return value._version, value.data_ptr()
+    except RuntimeError:  # sparse ones and the like have no one place
+        return value._version, 0
 
 
 def _content(cell: Any) -> Any:
