@@ -18,7 +18,7 @@ from privada.core.errors import ArgumentError, DataError
 from privada.core.generators import own_generator
 from privada.core.randomness import SecureBits
 from privada.core.silence import pass_on_signals, silenced
-from privada.core.structure import Misfit, Structure, as_tensor
+from privada.core.structure import Misfit, Rows, Structure, as_tensor
 from privada.core.validation import whole
 from privada.noise.hidden import HiddenStreams, hidden_generator
 
@@ -247,7 +247,7 @@ class DatasetRecords:
     @property
     def example(self) -> Batch:
         """A record of zeros."""
-        return self._batch(self._structure.rows(1))
+        return self._batch(self._structure.rows(1).first(1))
 
     def fetch(self, indices: Indices) -> Batch:
         """Return some public records; raise if one cannot be read or does not fit."""
@@ -260,7 +260,7 @@ class DatasetRecords:
                     f"Expected public records of one structure, that of the first, got record "
                     f"{index} with other names, types or shapes."
                 ) from error
-        return self._batch(rows)
+        return self._batch(rows.first(indices.size))
 
     def read(self, indices: Indices, streams: HiddenStreams) -> tuple[Batch | None, Indices]:
         """Return the records that can be read and fit, and which of the indices they are at."""
@@ -274,10 +274,10 @@ class DatasetRecords:
             else:
                 found.append(place)
         streams.restart()
-        batch = self._batch([row[: len(found)] for row in rows]) if found else None
+        batch = self._batch(rows.first(len(found))) if found else None
         return batch, np.array(found, dtype=np.int64)
 
-    def _put(self, index: int, streams: HiddenStreams, rows: list[Tensor], place: int) -> None:
+    def _put(self, index: int, streams: HiddenStreams, rows: Rows, place: int) -> None:
         item = self._item(self._dataset, index, streams)
         self._structure.put(item if self._collate is None else self._collate([item]), rows, place)
 

@@ -177,8 +177,21 @@ def test_an_observer_is_refused() -> None:
 
 @pytest.mark.parametrize("make", LOSSES.values(), ids=LOSSES)
 def test_a_loss_that_keeps_something_is_refused(make: Any) -> None:
-    with pytest.raises(pv.ModelError, match="keep nothing of the data"):
+    with pytest.raises(pv.ModelError, match=r"keep nothing of the data, but \['.*most"):
         make_trainer(nn.Linear(3, 2), make())
+
+
+def test_a_tensor_that_vmap_leaves_behind_in_a_loss_is_refused() -> None:
+    class Escaping:
+        def __init__(self) -> None:
+            self.most = torch.tensor(3.0)
+
+        def __call__(self, outputs: Any, targets: Any) -> Any:
+            self.most = torch.maximum(self.most, outputs.detach().abs().max())
+            return crossed(outputs, targets) / self.most
+
+    with pytest.raises(pv.ModelError, match="most"), pytest.warns(UserWarning, match="fast engine"):
+        make_trainer(nn.Linear(3, 2), Escaping(), engine="auto")
 
 
 def on_the_secret(keep: Any) -> Any:

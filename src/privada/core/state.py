@@ -173,7 +173,8 @@ class _Noted:
         kept, size = None, value.numel() * value.element_size()
         if size <= self._room:
             self._room -= size
-            kept = value.detach().clone()
+            with suppress(RuntimeError):  # one that a transform of torch has left behind
+                kept = value.detach().clone()
         self._tensors.append((name, value, _mark(value), kept))
 
     # ------------------------------------------------------------------ comparing
@@ -186,7 +187,12 @@ class _Noted:
         """Return the names of what is not as it was, apart from trained parameters."""
         if self._quickly_same():
             return []
-        names = [name.rstrip(".") for name, held, then in self._spaces if not _same(held, then)]
+        names = [
+            each
+            for name, held, then in self._spaces
+            if not _same(held, then)
+            for each in _changed_names(name, held, then)
+        ]
         names += [name for name, cell, then in self._cells if not _equal(_content(cell), then)]
         names += [
             name
@@ -266,12 +272,22 @@ def _same(now: Any, then: Any) -> bool:
     return all(_equal(one, other) for one, other in zip(now, then, strict=True))
 
 
+def _changed_names(name: str, now: Any, then: Any) -> list[str]:
+    """Return the names of the attributes that differ, or that of the container."""
+    if name and not name.endswith("."):
+        return [name]
+    names = dict.fromkeys((*then, *now))
+    missing = object()
+    differ = [key for key in names if not _equal(now.get(key, missing), then.get(key, missing))]
+    return [f"{name}{key}" for key in differ]
+
+
 def _equal(now: Any, then: Any) -> bool:
     if now is then:
         return True
-    if isinstance(now, Tensor) and isinstance(then, Tensor):
-        return _values_alike(now, then)
     try:
+        if isinstance(now, Tensor) and isinstance(then, Tensor):
+            return _values_alike(now, then)
         return bool(now == then)
     except Exception:  # whatever cannot be compared is not the same
         return False

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -29,16 +30,19 @@ class Leaf:
         """Return the next value."""
         return next(values)
 
-    def check(self, value: Tensor) -> None:
-        """Raise unless a value has the shape, and a type that becomes the leaf's without loss.
+    def check(self, shape: tuple[int, ...], kind: str) -> None:
+        """Raise unless a value has the shape, and a kind of type that the leaf's can hold.
 
         Whole numbers may stand where floats are expected. What is converted into what follows from
         the types alone.
         """
-        floating = value.is_floating_point() or value.is_complex()
-        narrower = self.dtype == torch.int64 and floating
-        if value.shape != self.shape or narrower or (value.is_complex() > self.dtype.is_complex):
+        if shape != self.shape or kind not in self.kinds:
             raise Misfit
+
+    @cached_property
+    def kinds(self) -> str:
+        """The kinds of types that it can hold: whole numbers, floats, complex numbers."""
+        return "ifc" if self.dtype.is_complex else "if" if self.dtype.is_floating_point else "i"
 
 
 @dataclass(frozen=True)
@@ -97,8 +101,11 @@ class Structure:
         >>> import torch
         >>> from privada.core.structure import Structure
         >>> structure = Structure(({"age": 31, "values": [0.5, 0.5]}, 1), torch.float32)
-        >>> len(structure.leaves), structure.batch(structure.rows(2))[1].dtype
-        (4, torch.int64)
+        >>> rows = structure.rows(2)
+        >>> structure.put(({"age": 40, "values": [1, 0.0], "name": "?"}, 0), rows, 0)
+        >>> inputs, targets = structure.batch(rows.first(1))
+        >>> inputs
+        {'age': tensor([40]), 'values': [tensor([1.]), tensor([0.])]}
     """
 
     def __init__(self, record: Any, dtype: torch.dtype, batched: bool = False) -> None:
@@ -116,38 +123,77 @@ class Structure:
         if isinstance(value, (tuple, list)):
             named = type(value) if hasattr(value, "_fields") else None
             return Places(tuple(self._of(each, dtype) for each in value), named)
-        tensor = self._tensor(value)
+        tensor = _only_one(value) if self._batched else as_tensor(value)
         leaf = Leaf(tensor.shape, _batch_type(tensor.dtype, dtype), tensor.device)
         self.leaves.append(leaf)
         return leaf
 
-    def _tensor(self, value: Any) -> Tensor:
-        tensor = as_tensor(value)
-        if not self._batched:
-            return tensor
-        if tensor.ndim == 0 or tensor.shape[0] != 1:
-            raise Misfit
-        return tensor[0]
+    def rows(self, count: int) -> "Rows":
+        """Return room for so many records."""
+        return Rows(self.leaves, count)
 
-    def rows(self, count: int) -> list[Tensor]:
-        """Return room for so many records, a tensor for each leaf."""
-        return [
-            torch.zeros((count, *leaf.shape), dtype=leaf.dtype, device=leaf.device)
-            for leaf in self.leaves
-        ]
-
-    def put(self, record: Any, rows: list[Tensor], place: int) -> None:
+    def put(self, record: Any, rows: "Rows", place: int) -> None:
         """Copy a record into the rows at a place; raise if it does not fit."""
-        values = [self._tensor(value) for value in self._root.parts(record)]
-        for leaf, value in zip(self.leaves, values, strict=True):
-            leaf.check(value)
-        for row, value in zip(rows, values, strict=True):
-            row[place] = value
+        values = self._root.parts(record)
+        if self._batched:
+            values = (_only_one(value) for value in values)
+        rows.put(values, place)
 
     def batch(self, rows: list[Tensor]) -> tuple[Any, Any]:
         """Return inputs and targets, nested as the structure is."""
         inputs, targets = self._root.build(iter(rows))
         return inputs, targets
+
+
+class Rows:
+    """Room for some records: a tensor for each leaf, and a record in each row."""
+
+    def __init__(self, leaves: list[Leaf], count: int) -> None:
+        self._tensors = [
+            torch.zeros((count, *leaf.shape), dtype=leaf.dtype, device=leaf.device)
+            for leaf in leaves
+        ]
+        # what is in main memory is filled through numpy, which takes a fraction of the time
+        views = [t.numpy() if t.device.type == "cpu" else None for t in self._tensors]
+        self._places = list(zip(leaves, self._tensors, views, strict=True))
+
+    def put(self, values: Iterator[Any], place: int) -> None:
+        """Copy the values of one record at once, since they may be overwritten."""
+        for (leaf, tensor, view), value in zip(self._places, values, strict=True):
+            kind = type(value)
+            if kind in _NUMBERS and view is not None:
+                leaf.check((), _NUMBERS[kind])
+                view[place] = value
+                continue
+            found = as_tensor(value)
+            leaf.check(found.shape, _kind(found.dtype))
+            if view is not None and found.dtype in _OF_NUMPY and found.device.type == "cpu":
+                view[place] = found.numpy()
+            else:
+                tensor[place] = found
+
+    def first(self, count: int) -> list[Tensor]:
+        """Return the first rows of each tensor."""
+        return [tensor[:count] for tensor in self._tensors]
+
+
+_NUMBERS: dict[type, str] = {bool: "i", int: "i", float: "f"}
+_OF_NUMPY = {
+    torch.float16, torch.float32, torch.float64, torch.complex64, torch.complex128, torch.bool,
+    torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64,
+}  # fmt: skip
+
+
+def _kind(dtype: torch.dtype) -> str:
+    return "f" if dtype.is_floating_point else "c" if dtype.is_complex else "i"
+
+
+def _only_one(value: Any) -> Tensor:
+    """Return the only example of a batch of one."""
+    tensor = as_tensor(value)
+    if tensor.ndim == 0 or tensor.shape[0] != 1:
+        raise Misfit
+    return tensor[0]
 
 
 def _leaves(part: Any) -> Iterator[Leaf]:
@@ -167,9 +213,9 @@ def _batch_type(found: torch.dtype, dtype: torch.dtype) -> torch.dtype:
 def as_tensor(value: Any) -> Tensor:
     """Return a number, an array or a tensor as an ordinary tensor."""
     if isinstance(value, Tensor):
-        plain: Tensor = value.detach()
+        plain: Tensor = value.detach() if value.requires_grad else value
         if type(plain) is not Tensor:
-            plain = plain.as_subclass(Tensor)
+            plain = plain.detach().as_subclass(Tensor)
         return plain if plain.layout == torch.strided else plain.to_dense()
     if isinstance(value, np.ndarray):
         # a reversed view, as of an image that was flipped, has strides that torch does not have
