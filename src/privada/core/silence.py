@@ -1,6 +1,7 @@
 """What private records cause stays inside: nothing that they raise, warn, log or print gets out."""
 
 import logging
+import os
 import signal
 import sys
 import threading
@@ -17,6 +18,17 @@ _MISSING = object()
 _OF_TEXT, _OF_BYTES = ("write", "writelines", "flush"), ("write", "writelines")
 # Whether the user interrupted while records were looked at.
 _interrupted = False
+# Filters, streams and loggers are one for the process: they are put back in order.
+_alone = threading.RLock()
+
+
+def _new_lock() -> None:
+    """In a forked child, while it has one thread: nobody here holds the lock."""
+    global _alone
+    _alone = threading.RLock()
+
+
+os.register_at_fork(after_in_child=_new_lock)
 
 
 @contextmanager
@@ -25,12 +37,10 @@ def silenced() -> Iterator[None]:
 
     Threads that were there before go on printing and logging; Python's warnings are one for the
     process, and those of other threads are lost meanwhile. What is written past Python's streams,
-    by a C library, a subprocess or os.write, is not kept in.
-
-    Use it where threads take turns, as within `hidden_generator`.
+    by a C library, a subprocess or os.write, is not kept in. Threads take turns here.
     """
     others = {thread.ident for thread in threading.enumerate()} - {threading.get_ident()}
-    with _interrupts(), _warnings(), _loggers(others), _streams(others):
+    with _alone, _interrupts(), _warnings(), _loggers(others), _streams(others):
         yield
 
 
