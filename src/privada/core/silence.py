@@ -145,20 +145,27 @@ def _streams(others: set[int | None]) -> Iterator[None]:
     changed: list[tuple[Any, str, Any]] = []
     try:
         for stream in {id(each): each for each in _standard() if each is not None}.values():
-            for part, names in ((stream, _OF_TEXT), (getattr(stream, "buffer", None), _OF_BYTES)):
-                own: dict[str, Any] = getattr(part, "__dict__", {})
-                for name in names if hasattr(part, "__dict__") else ():
-                    before = own.get(name, _MISSING)
-                    with suppress(AttributeError, TypeError):
-                        setattr(part, name, _dropping(getattr(part, name), others))
-                        changed.append((part, name, before))
+            with suppress(AttributeError, TypeError, ValueError):  # fixed, or closed for good
+                _change(stream, _OF_TEXT, others, changed)
+                _change(stream.buffer, _OF_BYTES, others, changed)
         yield
     finally:
         for part, name, before in reversed(changed):
-            if before is _MISSING:
-                delattr(part, name)
-            else:
-                setattr(part, name, before)
+            with suppress(AttributeError):  # somebody else has put it back
+                if before is _MISSING:
+                    delattr(part, name)
+                else:
+                    setattr(part, name, before)
+
+
+def _change(
+    part: Any, names: tuple[str, ...], others: set[int | None], changed: list[tuple[Any, str, Any]]
+) -> None:
+    """Give one stream methods that drop, and note which it had of its own."""
+    for name in names:
+        before = part.__dict__.get(name, _MISSING)
+        setattr(part, name, _dropping(getattr(part, name), others))
+        changed.append((part, name, before))
 
 
 def _standard() -> tuple[Any, ...]:

@@ -157,7 +157,7 @@ class _Noted:
                 self._note_tensor(name, torch.from_numpy(value))
         elif isinstance(value, _CONTAINERS) and id(value) not in self._seen:
             self._seen.add(id(value))
-            self._spaces.append((name, value, value.copy()))
+            self._spaces.append((name, value, _copied(value)))
             below = name.removesuffix("_buffers").removesuffix("_parameters")
             for key, each in value.items() if isinstance(value, dict) else enumerate(value):
                 if isinstance(each, Tensor):
@@ -306,6 +306,14 @@ def _values_alike(one: Tensor, other: Tensor) -> bool:
     if torch.equal(one, other):
         return True
     return bool(((one == other) | ((one != one) & (other != other))).all())
+
+
+def _copied(held: Any) -> Any:
+    """Return a container of the same content, of a type whose copy means that."""
+    if isinstance(held, dict):
+        return dict(held)
+    kind = next(kind for kind in _CONTAINERS if isinstance(held, kind))
+    return kind(held)
 
 
 def _refill(held: Any, then: Any) -> None:

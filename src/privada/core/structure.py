@@ -168,7 +168,7 @@ class Rows:
             found = as_tensor(value)
             leaf.check(found.shape, _kind(found.dtype))
             if view is not None and found.dtype in _OF_NUMPY and found.device.type == "cpu":
-                view[place] = found.numpy()
+                view[place] = found.numpy(force=True)
             else:
                 tensor[place] = found
 
