@@ -408,6 +408,35 @@ def test_a_transform_gets_a_generator_for_each_record() -> None:
     assert loop.steps_done == 1
 
 
+def test_a_transform_that_works_in_place_changes_no_record_for_good() -> None:
+    """Windows of one series overlap: what is done to one would be done to others."""
+    series = torch.randn(COUNT + 4)
+
+    class Windows(Dataset[Any]):
+        def __len__(self) -> int:
+            return COUNT
+
+        def __getitem__(self, index: int) -> Any:
+            return series[index : index + 4], {"array": series.numpy()[index : index + 4]}
+
+    def in_place(record: Any, generator: torch.Generator) -> Any:
+        inputs, targets = record
+        targets["array"] += 1
+        return inputs.add_(1), 0
+
+    before = series.clone()
+    trainer = make_trainer(Windows(), linear(), transform=in_place)
+    assert 0 < moved(trainer, DRAWS["middle"]) <= 1 + 1e-6
+    assert torch.equal(series, before)
+
+
+def test_a_data_set_is_named_among_the_assumptions() -> None:
+    said = "What the data set gives for a record depends on that record alone"
+    assert said in str(make_trainer(Visits()).statement())
+    x = torch.zeros(COUNT, 4)
+    assert said not in str(make_trainer((x, x[:, 0].long()), linear()).statement())
+
+
 RNG = np.random.default_rng(0)
 
 

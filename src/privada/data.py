@@ -286,10 +286,17 @@ class DatasetRecords:
         item = source[index]
         if self._transform is None:
             return item
-        return self._transform(item, torch.Generator().manual_seed(seed))
+        return self._transform(tree_map(_copied, item), torch.Generator().manual_seed(seed))
 
     def _batch(self, rows: list[Tensor]) -> Batch:
         return Batch(*self._structure.batch([row.to(self._device) for row in rows]))
+
+
+def _copied(value: Any) -> Any:
+    """Return a copy, since what a data set gives may be part of what it has, and of others."""
+    if isinstance(value, Tensor):
+        return value.detach().clone()
+    return value.copy() if isinstance(value, np.ndarray) else value
 
 
 def _longer(record: Any) -> Any:

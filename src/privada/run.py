@@ -534,6 +534,11 @@ class Run:
             "chosen without looking at these records, or by looks that this ledger lists.",
             "The records' shapes and types, and the range of labels and token numbers, are public.",
         ]
+        if isinstance(self.records, private_data.DatasetRecords):
+            listed.append(
+                f"What the data set gives for a {unit} depends on that {unit} alone, and on nothing "
+                "that another one has left behind, as in a cache."
+            )
         if self.ledger.path is None:
             listed.append(
                 "The ledger is in memory: runs on the same data elsewhere are not counted here. "
