@@ -536,8 +536,8 @@ class Run:
         ]
         if isinstance(self.records, private_data.DatasetRecords):
             listed.append(
-                f"What the data set gives for a {unit} depends on that {unit} alone, and on nothing "
-                "that another one has left behind, as in a cache."
+                f"What the data set gives for a {unit} depends on that {unit} alone, and on "
+                "nothing that another one has left behind, as in a cache."
             )
         if self.ledger.path is None:
             listed.append(
