@@ -20,7 +20,7 @@ from privada.core.randomness import SecureBits
 from privada.core.silence import pass_on_signals, silenced
 from privada.core.structure import Misfit, Rows, Structure, as_tensor
 from privada.core.validation import whole
-from privada.noise.hidden import HiddenStreams, hidden_generator
+from privada.noise.hidden import HiddenStreams, generator_of, hidden_generator
 
 Indices = NDArray[np.int64]
 Transform = Callable[[Any, torch.Generator], Any]
@@ -286,7 +286,7 @@ class DatasetRecords:
         item = source[index]
         if self._transform is None:
             return item
-        return self._transform(tree_map(_copied, item), torch.Generator().manual_seed(seed))
+        return self._transform(tree_map(_copied, item), generator_of(seed))
 
     def _batch(self, rows: list[Tensor]) -> Batch:
         return Batch(*self._structure.batch([row.to(self._device) for row in rows]))

@@ -68,6 +68,11 @@ class HiddenStreams:
         _seed_python(_whole(digest[12:24]))
 
 
+def generator_of(seed: int) -> torch.Generator:
+    """Return a generator for a transform, from the seed of a record."""
+    return torch.Generator().manual_seed(seed)
+
+
 def _seed_python(seed: int) -> None:
     """Do as random.seed does with a whole number, in half the time."""
     _random.Random.seed(_python, seed)
