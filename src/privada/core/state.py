@@ -28,8 +28,9 @@ class HeldState:
 
     What is looked at: the buffers and parameters of their modules; tensors, numbers and other
     values that are attributes of these modules or of a loss that is an object; what a loss that is
-    a function holds in its closure and its attributes; the content of lists, dictionaries and sets
-    among these. Not looked at: what lies deeper, and global variables.
+    a function holds in its closure, its attributes, its defaults and the global variables that it
+    names; the content of lists, dictionaries and sets among these. Not looked at: what lies deeper,
+    and global variables that a model uses.
 
     Example:
         >>> import torch
@@ -119,22 +120,27 @@ class _Noted:
             for path, module in owner.named_modules():
                 self._look_in(module, f"{name}{path}.".lstrip("."))
         elif isinstance(owner, functools.partial):
-            for each in (owner.func, *owner.args, *owner.keywords.values()):
+            self._look_at(owner.func, name)
+            for each in (*owner.args, *owner.keywords.values()):
+                self._look_at_value(f"{name}argument", each)
                 self._look_at(each, name)
         elif isinstance(owner, MethodType):
             self._look_at(owner.__self__, name)
             self._look_at(owner.__func__, name)
         elif isinstance(owner, FunctionType):
             self._look_in(owner, name)
-            names = owner.__code__.co_freevars
-            for each, cell in zip(names, owner.__closure__ or (), strict=True):
+            for each, cell in _cells_of(owner):
                 held = _content(cell)
                 self._cells.append((each, cell, held))
                 self._look_at_value(each, held)
-                if callable(held):
+                if callable(held) and not isinstance(cell, _Global):
                     self._look_at(held, f"{each}.")
+            for held in (*(owner.__defaults__ or ()), *(owner.__kwdefaults__ or {}).values()):
+                self._look_at_value(f"{name}default", held)
         elif callable(owner) and not isinstance(owner, type):
             self._look_in(owner, name)
+            if isinstance(call := type(owner).__call__, FunctionType):
+                self._look_at(call, name)
 
     def _look_in(self, owner: Any, name: str) -> None:
         """Note the attributes of one object."""
@@ -228,7 +234,8 @@ class _Noted:
             if not _same(held, then):
                 _refill(held, then)
         for _, cell, then in self._cells:
-            cell.cell_contents = then
+            if _content(cell) is not then:
+                cell.cell_contents = then
         for _, value, mark, kept in self._tensors:
             if kept is not None:
                 if value.shape != kept.shape or value.dtype != kept.dtype:
@@ -250,6 +257,32 @@ def _mark(value: Tensor) -> Mark:
         return value._version, value.data_ptr()
     except RuntimeError:  # sparse ones and the like have no one place
         return value._version, 0
+
+
+class _Global:
+    """A global variable that a function uses, as if it were a cell of its closure."""
+
+    def __init__(self, space: dict[str, Any], name: str) -> None:
+        self._space, self._name = space, name
+
+    @property
+    def cell_contents(self) -> Any:
+        """What the variable holds."""
+        return self._space.get(self._name)
+
+    @cell_contents.setter
+    def cell_contents(self, value: Any) -> None:
+        self._space[self._name] = value
+
+
+def _cells_of(function: FunctionType) -> Iterator[tuple[str, Any]]:
+    """Yield the cells of a closure, and the global tensors, numbers and containers that it uses."""
+    names = function.__code__.co_freevars
+    yield from zip(names, function.__closure__ or (), strict=True)
+    for name in function.__code__.co_names:
+        held = function.__globals__.get(name)
+        if isinstance(held, (Tensor, np.ndarray, int, float, *_CONTAINERS)):
+            yield name, _Global(function.__globals__, name)
 
 
 def _content(cell: Any) -> Any:
