@@ -33,6 +33,7 @@ from privada.core.values import ClippedSum
 from privada.gate import Gate
 from privada.geometry import Whitening, isotropic
 from privada.noise import GaussianNoise
+from privada.noise.hidden import HiddenStreams
 from tests.alarms import alarmed
 from tests.forks import PATIENCE, in_fork, together
 
@@ -49,11 +50,21 @@ class FakeRecords:
     size = 3
 
     def __init__(self) -> None:
-        self.reads = -1  # the gate looks at the first record's shape
+        self.reads = 0
+
+    @property
+    def example(self) -> Batch:
+        return Batch(torch.zeros(1, 2), torch.zeros(1))
 
     def fetch(self, indices: NDArray[np.int64]) -> Batch:
+        raise AssertionError("only public records are fetched")
+
+    def read(
+        self, indices: NDArray[np.int64], streams: HiddenStreams
+    ) -> tuple[Batch, NDArray[np.int64]]:
         self.reads += 1
-        return Batch(torch.zeros(len(indices), 2), torch.zeros(len(indices)))
+        batch = Batch(torch.zeros(len(indices), 2), torch.zeros(len(indices)))
+        return batch, np.arange(len(indices))
 
 
 class FakeSampler:
@@ -733,6 +744,50 @@ def test_records_are_read_only_through_paid_queries(path: Path) -> None:
     trainer.fit()
     assert watched.unpaid == 0
     assert charged(path) == 4
+
+
+class Interrupting(torch.utils.data.Dataset[Any]):
+    """Records in the middle of which Ctrl-C is pressed, and which catch what they can."""
+
+    def __init__(self, catching: bool) -> None:
+        self.armed, self.catching = False, catching
+
+    def __len__(self) -> int:
+        return 60
+
+    def __getitem__(self, index: int) -> Any:
+        if self.armed and index == 30:
+            try:
+                signal.raise_signal(signal.SIGINT)
+            except BaseException:
+                if not self.catching:
+                    raise
+        return torch.ones(3), 1
+
+
+@pytest.mark.parametrize("catching", [False, True])
+def test_an_interrupt_ends_a_query_and_nothing_is_released(path: Path, catching: bool) -> None:
+    records, model = Interrupting(catching), torch.nn.Linear(3, 2)
+    trainer = pv.Trainer(
+        model,
+        torch.nn.CrossEntropyLoss(),
+        records,
+        method=pv.methods.DPSGD(lr=0.1, clip=1.0),
+        batch_size=60,
+        steps=4,
+        noise_multiplier=4.0,
+        delta=1e-5,
+        ledger=path,
+    )
+    trainer.step()
+    before, records.armed = model.weight.detach().clone(), True
+    with pytest.raises(KeyboardInterrupt) as caught:
+        trainer.fit()
+    assert caught.value.__context__ is None
+    assert torch.equal(model.weight, before)
+    assert (trainer.steps_done, charged(path)) == (1, 2)
+    records.armed = False
+    assert trainer.fit().steps_done == 4
 
 
 def test_made_up_examples_hold_nothing_of_the_records() -> None:

@@ -35,6 +35,7 @@ _NAMES = {
     "PrivateVectorizer": "privada.preprocessing",
     "Trainer": "privada.training",
     "adas": "privada.public",
+    "pad_to": "privada.data",
     "warm_start": "privada.public",
     "ArgumentError": "privada.core.errors",
     "BudgetExceeded": "privada.core.errors",
@@ -73,6 +74,7 @@ if TYPE_CHECKING:
     )
     from privada.core.public import Public
     from privada.core.values import ClippedSum, Release
+    from privada.data import pad_to
     from privada.estimators import PrivateClassifier, PrivateRegressor
     from privada.gate import Gate
     from privada.loop import PrivateLoop
@@ -110,6 +112,7 @@ __all__ = [
     "geometry",
     "methods",
     "noise",
+    "pad_to",
     "sampling",
     "selection",
     "tables",

@@ -2,6 +2,7 @@
 
 import contextlib
 import warnings
+from collections.abc import Callable
 from typing import Any, Protocol
 
 import numpy as np
@@ -10,14 +11,22 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map
-from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset, default_collate
+from torch.utils.data import DataLoader, Dataset, IterableDataset, Subset, TensorDataset
 
 from privada.clipping import Batch
 from privada.clipping.batch import csr
 from privada.clipping.dummies import dummy_batch
-from privada.core.errors import DataError
+from privada.core.errors import ArgumentError, DataError
+from privada.core.generators import own_generator
+from privada.core.randomness import SecureBits
+from privada.core.silence import pass_on_signals, silenced
+from privada.core.structure import Misfit, Rows, Structure, as_tensor
+from privada.core.validation import whole
+from privada.noise.hidden import HiddenStreams, generator_of, hidden_generator
 
 Indices = NDArray[np.int64]
+Transform = Callable[[Any, torch.Generator], Any]
+Collate = Callable[[list[Any]], Any]
 
 
 class Records(Protocol):
@@ -27,8 +36,19 @@ class Records(Protocol):
     def size(self) -> int:
         """The number of records."""
 
+    @property
+    def example(self) -> Batch:
+        """One record of the public shapes and types."""
+
     def fetch(self, indices: Indices) -> Batch:
-        """Return some records. At least one index."""
+        """Return some records that are public, and raise what that raises. At least one index."""
+
+    def read(self, indices: Indices, streams: HiddenStreams) -> tuple[Batch | None, Indices]:
+        """Return the records that can be read and fit, and which of the indices they are at.
+
+        What is read of a record depends on that record alone: on no other record, nor on how many
+        there are. None stands for no record.
+        """
 
 
 class Column(Protocol):
@@ -71,8 +91,12 @@ class SparseColumn:
     """Rows of a SciPy sparse matrix, as CSR or made dense a batch at a time."""
 
     def __init__(self, values: Any, dtype: torch.dtype, device: torch.device) -> None:
-        self._values = values.tocsr()
-        self._values.sum_duplicates()
+        rows = values.tocsr()
+        if not rows.has_canonical_format:
+            # which sorts in place, and what tocsr returns may be the caller's own
+            rows = rows.copy() if rows is values else rows
+            rows.sum_duplicates()
+        self._values = rows
         self._dtype, self._device = dtype, device
         self.dense = False
 
@@ -114,9 +138,18 @@ class ColumnRecords:
         """The number of records."""
         return self.inputs.size
 
+    @property
+    def example(self) -> Batch:
+        """The first record."""
+        return self.fetch(np.zeros(1, dtype=np.int64))
+
     def fetch(self, indices: Indices) -> Batch:
         """Return some records."""
         return Batch(self.inputs.rows(indices), self.targets.rows(indices))
+
+    def read(self, indices: Indices, streams: HiddenStreams) -> tuple[Batch | None, Indices]:
+        """Return all the records asked for: rows of arrays have one shape and one type."""
+        return (self.fetch(indices) if indices.size else None), np.arange(indices.size)
 
     def make_dense(self) -> None:
         """Give sparse inputs as ordinary tensors from now on."""
@@ -124,27 +157,213 @@ class ColumnRecords:
             self.inputs.dense = True
 
 
-class DatasetRecords:
-    """Records of a map-style torch dataset of (input, target)."""
+class Part(Subset[Any]):
+    """Some records of a data set, drawn by chance: shapes are those of the whole's first record."""
 
-    def __init__(self, dataset: Any, dtype: torch.dtype, device: torch.device) -> None:
-        self._dataset, self._dtype, self._device = dataset, dtype, device
+
+class _Pairs:
+    """Columns as a data set: one record at a time, and a copy of it."""
+
+    def __init__(self, inputs: Column, targets: Column) -> None:
+        self._inputs, self._targets = inputs, targets
+        if isinstance(inputs, SparseColumn):
+            inputs.dense = True
+
+    def __len__(self) -> int:
+        return self._inputs.size
+
+    def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
+        place = np.array([index])
+        return self._inputs.rows(place)[0], self._targets.rows(place)[0]
+
+
+class DatasetRecords:
+    """Records of a map-style data set of (input, target), each read by itself.
+
+    `__getitem__` is asked for one record at a time, never `__getitems__`, in which records could
+    meet. A record is copied at once into the place that the structure has for it; one that raises,
+    or does not fit, leaves no trace.
+    """
+
+    def __init__(
+        self,
+        dataset: Any,
+        dtype: torch.dtype,
+        device: torch.device,
+        transform: Transform | None = None,
+        collate: Collate | None = None,
+        example: Any = None,
+    ) -> None:
+        self._dataset, self._device = dataset, device
+        self._transform, self._collate = transform, collate
+        self._structure = self._look(example, dtype)
+
+    def _look(self, example: Any, dtype: torch.dtype) -> Structure:
+        """Return the structure that all records are to have, from one record that is public."""
+        source, step = self._dataset, ""
+        kind: str | None = None
+        while isinstance(source, Part):
+            source = source.dataset
+        with hidden_generator(SecureBits(), torch.device("cpu")) as streams, silenced():
+            try:
+                step = "cannot be read"
+                record = self._item(source, 0, streams) if example is None else example
+                step = "has something else"
+                if self._collate is None:
+                    return Structure(record, dtype)
+                step = "collate does not turn into a batch of one, given in a list of one"
+                found = Structure(self._collate([record]), dtype, batched=True)
+                if not self._grows(record, found, dtype):
+                    return found
+            except BaseException as error:
+                pass_on_signals(error)
+                kind = type(error).__name__
+        # outside the handler, or Python would show the record's own exception beside it
+        if kind is None:
+            raise ArgumentError(
+                "Expected collate to give every record the same shape, got one whose result is "
+                "longer for a longer record. Pad to a length that is known without the data, as "
+                "pv.pad_to(length) does: records of other shapes count as zero."
+            )
+        which = "first item" if example is None else "example"
+        raise DataError(
+            "Expected records that are pairs (input, target) of tensors, arrays or numbers, in "
+            f"tuples, lists or dictionaries, got a data set whose {which} {step} ({kind}). Read "
+            "dataset[0], and apply transform and collate to it, to see why."
+        )
+
+    def _grows(self, record: Any, found: Structure, dtype: torch.dtype) -> bool:
+        """Return whether what collate makes of a longer record, which is made up, is longer."""
+        assert self._collate is not None
+        try:
+            other = Structure(self._collate([_longer(record)]), dtype, batched=True)
+        except Exception:  # it may well refuse what is made up
+            return False
+        return [leaf.shape for leaf in other.leaves] != [leaf.shape for leaf in found.leaves]
 
     @property
     def size(self) -> int:
         """The number of records."""
         return len(self._dataset)
 
-    def fetch(self, indices: Indices) -> Batch:
-        """Return some records, collated as a DataLoader would."""
-        places = indices.tolist()
-        many = getattr(self._dataset, "__getitems__", None)
-        items = many(places) if many else [self._dataset[i] for i in places]
-        inputs, targets = default_collate(items)
-        return Batch(*tree_map(self._convert, (inputs, targets)))
+    @property
+    def example(self) -> Batch:
+        """A record of zeros."""
+        return self._batch(self._structure.rows(1).first(1))
 
-    def _convert(self, values: Tensor) -> Tensor:
-        return _as_model_type(values, self._dtype, self._device)
+    def fetch(self, indices: Indices) -> Batch:
+        """Return some public records; raise if one cannot be read or does not fit."""
+        rows = self._structure.rows(indices.size)
+        for place, index in enumerate(indices.tolist()):
+            try:
+                self._structure.put(self._dataset[index], rows, place)
+            except Misfit as error:
+                raise DataError(
+                    f"Expected public records of one structure, that of the first, got record "
+                    f"{index} with other names, types or shapes."
+                ) from error
+        return self._batch(rows.first(indices.size))
+
+    def read(self, indices: Indices, streams: HiddenStreams) -> tuple[Batch | None, Indices]:
+        """Return the records that can be read and fit, and which of the indices they are at."""
+        rows = self._structure.rows(indices.size)
+        found: list[int] = []
+        for place, index in enumerate(indices.tolist()):
+            try:
+                self._put(index, streams, rows, len(found))
+            except BaseException as error:
+                pass_on_signals(error)
+            else:
+                found.append(place)
+        streams.restart()
+        batch = self._batch(rows.first(len(found))) if found else None
+        return batch, np.array(found, dtype=np.int64)
+
+    def _put(self, index: int, streams: HiddenStreams, rows: Rows, place: int) -> None:
+        item = self._item(self._dataset, index, streams)
+        self._structure.put(item if self._collate is None else self._collate([item]), rows, place)
+
+    def _item(self, source: Any, index: int, streams: HiddenStreams) -> Any:
+        seed = streams.of_record(index)
+        item = source[index]
+        if self._transform is None:
+            return item
+        return self._transform(tree_map(_copied, item), generator_of(seed))
+
+    def _batch(self, rows: list[Tensor]) -> Batch:
+        return Batch(*self._structure.batch([row.to(self._device) for row in rows]))
+
+
+def _copied(value: Any) -> Any:
+    """Return a copy, since what a data set gives may be part of what it has, and of others."""
+    if isinstance(value, Tensor):
+        return value.detach().clone()
+    return value.copy() if isinstance(value, np.ndarray) else value
+
+
+def _longer(record: Any) -> Any:
+    """Return a made-up record, as long again as one that is given where that has a length."""
+
+    def doubled(value: Any) -> Any:
+        if isinstance(value, Tensor) and value.ndim:
+            return torch.zeros((2 * len(value) + 1, *value.shape[1:]), dtype=value.dtype)
+        if isinstance(value, np.ndarray) and value.ndim:
+            return np.zeros((2 * len(value) + 1, *value.shape[1:]), dtype=value.dtype)
+        return value
+
+    return tree_map(doubled, record)
+
+
+def pad_to(length: int, value: float = 0, target: float | None = None) -> Collate:
+    """Return a `collate` that gives all records one length: shorter ones are padded, longer cut.
+
+    Args:
+        length: the length of the first dimension of every tensor or array of the input.
+        value: what inputs are padded with.
+        target: what targets are padded with, such as -100; None leaves targets as they are.
+
+    Guarantee: what becomes of a record depends on that record alone. `length` is public: choose it
+    without looking at the records, since the longest is somebody's.
+
+    Edge cases: numbers have no length and stay as they are.
+
+    Example:
+        >>> import privada as pv, torch
+        >>> pad = pv.pad_to(4)
+        >>> pad([(torch.tensor([5, 6]), 1)])[0]
+        tensor([[5, 6, 0, 0]])
+    """
+    return _Padding(whole("length", length), value, target)
+
+
+def _is_sequence(values: Any) -> bool:
+    """Return whether a value is a list of numbers, such as tokens."""
+    return isinstance(values, list) and all(isinstance(each, (int, float)) for each in values)
+
+
+class _Padding:
+    def __init__(self, length: int, value: float, target: float | None) -> None:
+        self._length, self._value, self._target = length, value, target
+
+    def __call__(self, records: list[Any]) -> Any:
+        (record,) = records
+        inputs, targets = record
+        return self._all(inputs, self._value), self._all(targets, self._target)
+
+    def _all(self, values: Any, filling: float | None) -> Any:
+        return tree_map(lambda each: self._padded(each, filling), values, is_leaf=_is_sequence)
+
+    def _padded(self, values: Any, filling: float | None) -> Any:
+        if _is_sequence(values):  # of nothing: whole numbers fit wherever floats do
+            values = torch.tensor(values) if values else torch.zeros(0, dtype=torch.int64)
+        values = as_tensor(values)
+        if filling is None or values.ndim == 0:
+            return values.unsqueeze(0)
+        shape = (1, self._length, *values.shape[1:])
+        padded = torch.full(shape, filling, dtype=values.dtype, device=values.device)
+        kept = values[: self._length]
+        padded[0, : len(kept)] = kept
+        return padded
 
 
 def _as_model_type(values: Tensor, dtype: torch.dtype, device: torch.device) -> Tensor:
@@ -212,8 +431,31 @@ def _not_finite(name: str) -> str:
     )
 
 
-def load(data: Any, dtype: torch.dtype, device: torch.device) -> Records:
-    """Return the records of whatever a user gives as `data`."""
+_EMPTY = "Expected at least one record, got an empty data set."
+
+
+def load(
+    data: Any,
+    dtype: torch.dtype,
+    device: torch.device,
+    *,
+    transform: Transform | None = None,
+    collate: Collate | None = None,
+    example: Any = None,
+    public: bool = False,
+) -> Records:
+    """Return the records of whatever a user gives as `data`.
+
+    `transform` is a function of (record, generator), `collate` one of a list of one record; both
+    are called on each record by itself. `example` is a record that is public, in the place of the
+    first one. `public` data may have random generators of their own.
+    """
+    for name, given in (("transform", transform), ("collate", collate)):
+        if given is not None and not callable(given):
+            raise ArgumentError(f"Expected {name} to be a function, got {name}={given!r}.")
+    owners = (("data", data), ("transform", transform), ("collate", collate))
+    for name, owner in () if public else owners:
+        _refuse_own_generator(name, owner)
     if isinstance(data, DataLoader):
         raise DataError(
             "Expected a dataset, got a DataLoader: its shuffling is not the sampling that is "
@@ -237,32 +479,46 @@ def load(data: Any, dtype: torch.dtype, device: torch.device) -> Records:
                 f"{targets.size} targets."
             )
         records: Records = ColumnRecords(inputs, targets)
+        if inputs.size and (transform is not None or collate is not None):
+            pairs = _Pairs(inputs, targets)
+            records = DatasetRecords(pairs, dtype, device, transform, collate, example)
+        elif example is not None:
+            raise ArgumentError(
+                "Expected example=None for a pair of arrays, whose shapes and types are public as "
+                "they are, got an example."
+            )
     elif isinstance(data, Dataset) or (hasattr(data, "__len__") and hasattr(data, "__getitem__")):
-        records = DatasetRecords(data, dtype, device)
+        if len(data) == 0:
+            raise DataError(_EMPTY)
+        records = DatasetRecords(data, dtype, device, transform, collate, example)
     else:
         raise DataError(
             f"Expected data to be a pair (inputs, targets) or a map-style dataset, got "
             f"{type(data).__name__}."
         )
     if records.size == 0:
-        raise DataError("Expected at least one record, got an empty data set.")
+        raise DataError(_EMPTY)
     return records
+
+
+def _refuse_own_generator(name: str, owner: Any) -> None:
+    where = own_generator(owner)
+    if where is not None:
+        raise DataError(
+            f"Expected {name} without a random generator of its own, got one in {where!r}. Its "
+            "draws cannot be hidden, and one record more would shift those of all others. Use "
+            "transform=f with f(record, generator), or torch's, numpy's or random's global "
+            "functions, which Privada seeds for each record."
+        )
 
 
 def made_up(records: Records, size: int = 3, seed: int = 0) -> Batch:
     """Return examples of the records' shapes and types that contain nothing of theirs.
 
-    Shapes and types are taken from the first record and are public. Another seed gives others.
+    Shapes and types are those of a declared example, else of the first record, and are public.
+    Another seed gives other examples.
     """
-    try:
-        first = records.fetch(np.zeros(1, dtype=np.int64))
-    except Exception as error:
-        raise DataError(
-            "Expected a dataset whose items are pairs (input, target) of numbers, got one whose "
-            f"first item cannot be read so ({type(error).__name__}). Return tensors, arrays or "
-            "numbers from __getitem__."
-        ) from error
-    return dummy_batch(first, size, seed)
+    return dummy_batch(records.example, size, seed)
 
 
 def check_ranges(records: Records, model: nn.Module, loss: Any, outputs: Tensor) -> None:
@@ -295,14 +551,3 @@ def check_ranges(records: Records, model: nn.Module, loss: Any, outputs: Tensor)
                 f"Expected token numbers from 0 to {largest - 1}, the size of the model's "
                 "embedding, got numbers outside that range. Map unknown tokens to one number."
             )
-
-
-def usable(records: Records, indices: Indices) -> list[Batch]:
-    """Return the records one by one, without those that cannot be read."""
-    batches = []
-    for index in indices:
-        try:
-            batches.append(records.fetch(np.array([index])))
-        except Exception:
-            continue
-    return batches

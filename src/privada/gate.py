@@ -5,7 +5,7 @@ import threading
 import time
 import weakref
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from typing import Any
@@ -23,12 +23,14 @@ from privada.clipping.clips import THRESHOLD, checked
 from privada.clipping.squares import squared_sum
 from privada.core.errors import BudgetExceeded, LedgerError
 from privada.core.randomness import Bits
+from privada.core.silence import pass_on_signals, silenced
+from privada.core.state import HeldState
 from privada.core.tensors import Parameters
 from privada.core.validation import positive
 from privada.core.values import ClippedSum, Release
 from privada.geometry import Geometry, Whitening
 from privada.noise import GaussianNoise
-from privada.noise.hidden import hidden_generator
+from privada.noise.hidden import HiddenStreams, hidden_generator
 from privada.sampling import Sampler
 
 # Durable commits may take this share of a run's time; blocks of charges grow until they do.
@@ -52,11 +54,13 @@ class Gate:
     made in small blocks; what a crash leaves of a block stays charged. A copy, a pickle or a fork
     of a gate owns no part of a block and pays for itself.
 
-    Edge cases: an empty draw releases noise alone. A record that cannot be read, or on which the
-    model fails, counts as zero, since an exception would tell that it is there; if the model fails
-    on a made-up example as well, the fault is not the data's and the exception is raised. In
-    micro-batches such a record is left out of its group, and a group that fails even so, because
-    its members do not go together, counts as zero: either way other groups are as they were.
+    Edge cases: an empty draw releases noise alone. A record that cannot be read, that does not have
+    the public structure, or on which the model fails, counts as zero, since an exception would tell
+    that it is there, and the others are as if it were absent; if the model fails on a made-up
+    example as well, the fault is not the data's and the exception is raised. In micro-batches such
+    a record is left out of its group, and a group that fails even so, because its members do not go
+    together, counts as zero. Nothing that records make code warn, log or print gets out. A model or
+    a loss whose state is changed by records is an error, and its state is put back.
 
     Example:
         A method asks the gate that a trainer has made, and gets a release:
@@ -92,7 +96,9 @@ class Gate:
         upcoming: Callable[[int], Mapping[DpEvent, int]] | None = None,
         limit: Budget | None = None,
         clipping: Clipping = THRESHOLD,
+        state: HeldState | None = None,
     ) -> None:
+        self._state = HeldState() if state is None else state
         self._records, self._engine, self._parameters = records, engine, parameters
         self._sampler, self._noise = sampler, noise
         self._sampling_bits, self._model_bits = sampling_bits, model_bits
@@ -211,8 +217,7 @@ class Gate:
         self._pay(self._sampler.event(positive("noise_multiplier", noise_multiplier)))
         indices = self._sampler.draw(self._sampling_bits)
         groups = self._clipping.deal(indices.size, self._batch_size, self._sampling_bits)
-        with hidden_generator(self._model_bits, self._parameters.device):
-            clipped = self._clipped(indices, groups, whitening)
+        clipped = self._clipped(indices, groups, whitening)
         release = self._noise.release(clipped, noise_multiplier, self._terms)
         return geometry.restore(release, whitening)
 
@@ -228,26 +233,39 @@ class Gate:
         """
         positive("bound", bound)
         self._pay(events.gaussian(positive("noise_multiplier", noise_multiplier)))
-        with hidden_generator(self._model_bits, self._parameters.device):
-            total = squared_sum(self._parameters, self._all_rows(), bound)
+        with self._looking() as streams:
+            total = squared_sum(self._parameters, self._all_rows(streams), bound)
         return self._noise.release(total, noise_multiplier, positive("population", population))
 
-    def _all_rows(self) -> Iterator[Tensor]:
+    @contextmanager
+    def _looking(self) -> Iterator[HiddenStreams]:
+        """Look at records: whatever they cause stays inside, and no state is left changed."""
+        hidden = hidden_generator(self._model_bits, self._parameters.device)
+        with hidden as streams, silenced(), self._state.untouched():
+            yield streams
+
+    def _all_rows(self, streams: HiddenStreams) -> Iterator[Tensor]:
         """Yield the gradients of all records as rows; one that fails is left out, as zero."""
         room = _GRADIENT_BYTES // (8 * self._parameters.size)
         count = max(1, min(_RECORDS_AT_A_TIME, room))
         for start in range(0, self._records.size, count):
             indices = np.arange(start, min(start + count, self._records.size))
-            try:
-                some = list(self._engine.rows(self._records.fetch(indices)))
-            except Exception:
-                some = list(self._rows_one_by_one(indices))
+            batch, _ = self._records.read(indices, streams)
+            if batch is None:
+                continue
+            some = self._rows(batch)
+            if some is None:
+                singles = [self._rows(one) for one in batch.chunks(1)]
+                some = [rows for one in singles if one is not None for rows in one]
             yield from some
 
-    def _rows_one_by_one(self, indices: data.Indices) -> Iterator[Tensor]:
-        for batch in data.usable(self._records, indices):
-            with suppress(Exception):
-                yield from list(self._engine.rows(batch))
+    def _rows(self, batch: Batch) -> list[Tensor] | None:
+        """Return the gradients of some records as rows, None if one of them makes it fail."""
+        try:
+            return list(self._engine.rows(batch))
+        except BaseException as error:
+            pass_on_signals(error)
+            return None
 
     def _lay_out(self, geometry: Geometry) -> Whitening:
         if self._laid_out is None or self._laid_out[0] is not geometry:
@@ -257,56 +275,62 @@ class Gate:
     def _clipped(
         self, indices: data.Indices, groups: Tensor | None, whitening: Whitening
     ) -> ClippedSum:
-        clipped = self._attempt(indices, groups, whitening)
+        with self._looking() as streams:
+            batch, found = self._records.read(indices, streams)
+            if batch is not None and groups is not None:
+                batch = replace(batch, groups=groups[torch.from_numpy(found)])
+            return self._summed(batch, whitening, streams)
+
+    def _summed(
+        self, batch: Batch | None, whitening: Whitening, streams: HiddenStreams
+    ) -> ClippedSum:
+        clipped = self._attempt(batch, whitening)
         if clipped is not None:
             return clipped
         # If this fails as well, the fault is not the data's and may be told. It runs outside the
         # handler, or Python would show the first exception, of private records, beside it.
         self._engine.clipped_sum(self._made_up, whitening, self._clip)
-        if groups is None:
-            return self._one_by_one(indices, whitening)
-        return self._group_by_group(indices, groups, whitening)
+        if batch is None:
+            return self._engine.clipped_sum(None, whitening, self._clip)
+        batch = self._without_failing(batch, whitening)
+        streams.restart()  # as if those that fail had never been there
+        clipped = self._attempt(batch, whitening)
+        if clipped is not None:
+            return clipped
+        assert batch is not None
+        if batch.groups is None:
+            return self._add_up(batch.chunks(1), whitening)
+        groups = sorted(set(batch.groups.tolist()))
+        return self._add_up((batch.at(_places(batch, group)) for group in groups), whitening)
 
-    def _attempt(
-        self, indices: data.Indices, groups: Tensor | None, whitening: Whitening
-    ) -> ClippedSum | None:
+    def _attempt(self, batch: Batch | None, whitening: Whitening) -> ClippedSum | None:
         """Return the clipped sum of some records, None if one of them makes it fail."""
         try:
-            batch = self._records.fetch(indices) if indices.size else None
-            if batch is not None and groups is not None:
-                batch = replace(batch, groups=groups)
             return self._engine.clipped_sum(batch, whitening, self._clip)
-        except Exception:
+        except BaseException as error:
+            pass_on_signals(error)
             return None
 
-    def _one_by_one(self, indices: data.Indices, whitening: Whitening) -> ClippedSum:
+    def _without_failing(self, batch: Batch, whitening: Whitening) -> Batch | None:
+        """Return the records on which the model does not fail, each tried by itself."""
+        singles = (replace(one, groups=None) for one in batch.chunks(1))
+        fine = torch.tensor([self._attempt(one, whitening) is not None for one in singles])
+        return batch.at(torch.nonzero(fine).reshape(-1)) if bool(fine.any()) else None
+
+    def _add_up(self, parts: Iterable[Batch], whitening: Whitening) -> ClippedSum:
+        """Return the sum over parts, each of which depends on its own records alone."""
         total = self._engine.clipped_sum(None, whitening, self._clip)
-        for batch in data.usable(self._records, indices):
-            self._add(total, batch, whitening)
+        for part in parts:
+            one = self._attempt(part, whitening)
+            if one is not None:
+                total.value.add_(one.value)
         return total
 
-    def _add(self, total: ClippedSum, batch: Batch, whitening: Whitening) -> None:
-        try:
-            one = self._engine.clipped_sum(batch, whitening, self._clip)
-        except Exception:
-            return
-        total.value.add_(one.value)
 
-    def _group_by_group(
-        self, indices: data.Indices, groups: Tensor, whitening: Whitening
-    ) -> ClippedSum:
-        """Return the sum over groups, each of which depends on its own members alone."""
-        total = self._engine.clipped_sum(None, whitening, self._clip)
-        dealt = groups.numpy()
-        for group in sorted(set(groups.tolist())):
-            members = indices[dealt == group]
-            alone = members[:, None]
-            members = members[[self._attempt(one, None, whitening) is not None for one in alone]]
-            one_group = torch.zeros(len(members), dtype=torch.int64)
-            together = self._attempt(members, one_group, whitening)
-            if together is not None:
-                total.value.add_(together.value)
-        return total
+def _places(batch: Batch, group: int) -> Tensor:
+    """Return the places of a group's members."""
+    assert batch.groups is not None
+    return torch.nonzero(batch.groups == group).reshape(-1)
 
 
 _living: weakref.WeakSet[Gate] = weakref.WeakSet()

@@ -19,6 +19,7 @@ from privada.clipping.clips import THRESHOLD
 from privada.clipping.losses import Loss
 from privada.core.errors import ArgumentError, PrivateValueError
 from privada.core.validation import positive
+from privada.data import Collate, Transform
 from privada.geometry import Shape, isotropic
 from privada.methods import Parts
 from privada.run import Run, Settings
@@ -193,6 +194,9 @@ class PrivateLoop:
         clipping: Clipping = THRESHOLD,
         controller: Controller | None = None,
         engine: str = "auto",
+        transform: Transform | None = None,
+        collate: Collate | None = None,
+        example: Any = None,
     ) -> None:
         settings = Settings(
             batch_size=batch_size,
@@ -207,6 +211,9 @@ class PrivateLoop:
             population=population,
             unit=unit,
             engine=engine,
+            transform=transform,
+            collate=collate,
+            example=example,
         )
         self._clip = positive("clip", clip)
         self._optimizer, self._loss = optimizer, loss

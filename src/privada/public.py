@@ -45,7 +45,8 @@ class ModelSide:
     def _records(self, public: Public) -> data.Records:
         if id(public) not in self._loaded:
             first = self._trained()[0]
-            self._loaded[id(public)] = public, data.load(public.data, first.dtype, first.device)
+            loaded = data.load(public.data, first.dtype, first.device, public=True)
+            self._loaded[id(public)] = public, loaded
         return self._loaded[id(public)][1]
 
     def check(self, public: Public, *, declared: bool = True) -> None:

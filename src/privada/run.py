@@ -18,19 +18,22 @@ from privada.accounting import Budget, Ledger, Statement, epsilon_of, events
 from privada.accounting.calibration import least_noise
 from privada.accounting.events import Tally
 from privada.clipping import Batch, Clipping, Engine, make_engine, refuse_mixing_layers
-from privada.clipping.batch import call
+from privada.clipping.batch import call, scaled
 from privada.clipping.clips import THRESHOLD, checked
 from privada.clipping.engine import not_compiled
 from privada.clipping.losses import Loss
 from privada.clipping.probes import refuse_mixing_models
 from privada.core.errors import ArgumentError, BudgetExceeded, LedgerError, ModelError
-from privada.core.randomness import make_bits
+from privada.core.randomness import SecureBits, make_bits
+from privada.core.silence import pass_on_signals, silenced
+from privada.core.state import HeldState
 from privada.core.tensors import Parameters
 from privada.core.validation import one_of, positive, probability, whole, words
 from privada.core.values import Release
 from privada.gate import Gate
-from privada.geometry import Shape
+from privada.geometry import Shape, Whitening
 from privada.noise import GaussianNoise, Schedule
+from privada.noise.hidden import hidden_generator
 from privada.plan import Plan
 from privada.public import ModelSide
 from privada.sampling import FixedSize, Poisson, Sampler
@@ -39,6 +42,8 @@ from privada.updates import Controller, Rule
 SAMPLING = ("poisson", "fixed-size")
 # Distinct points per doubling at which a run's epsilon is computed for its history.
 _POINTS_PER_OCTAVE = 16
+# What made-up examples are multiplied by to see whether a model or a loss keeps something of them.
+_EXTREMES = (1.0, 0.0, 40.0, -1e6, 1e30, math.nan)
 
 
 @dataclass(frozen=True)
@@ -58,6 +63,9 @@ class Settings:
     unit: str
     engine: str
     run: str | None = None
+    transform: private_data.Transform | None = None
+    collate: private_data.Collate | None = None
+    example: Any = None
 
     def __post_init__(self) -> None:
         positive("batch_size", self.batch_size)
@@ -152,7 +160,14 @@ class Run:
         self.clipping = checked(clipping)
         clipping.terms(settings.batch_size)  # which checks the size of micro-batches
         self.parameters = Parameters(model, ModelSide(not_compiled(model), loss, data))
-        self.records = private_data.load(data, self.parameters.dtype, self.parameters.device)
+        self.records = private_data.load(
+            data,
+            self.parameters.dtype,
+            self.parameters.device,
+            transform=settings.transform,
+            collate=settings.collate,
+            example=settings.example,
+        )
         self.sampler = self._make_sampler()
         self.parameters.epoch = math.ceil(self.population / settings.batch_size)
         self.steps = settings.steps or math.ceil(
@@ -199,6 +214,7 @@ class Run:
             upcoming=self._upcoming,
             limit=settings.budget,
             clipping=clipping,
+            state=self._state,
         )
 
     # ------------------------------------------------------------------ setting up
@@ -236,6 +252,8 @@ class Run:
             self._engine = self._make_engine(model, loss)
             if fault is not None:
                 raise fault
+            self._state = HeldState(model, loss)
+            self._refuse_state()
             with torch.no_grad(), torch.random.fork_rng(devices=[]):
                 outputs = call(model, example.inputs)
         finally:
@@ -258,6 +276,30 @@ class Run:
         except Exception as error:
             return error
         return None
+
+    def _refuse_state(self) -> None:
+        """Raise if made-up examples, ordinary and extreme, leave something behind."""
+        example, before = private_data.made_up(self.records), self.parameters.read()
+        with (
+            hidden_generator(SecureBits(), self.parameters.device),
+            silenced(),
+            self._state.watched(),
+        ):
+            for factor in _EXTREMES:
+                try:
+                    probe = scaled(example, factor)
+                    self._engine.clipped_sum(probe, Whitening(None, None), 1.0)
+                except BaseException as error:  # a model may refuse what is extreme
+                    pass_on_signals(error)
+            changed = self._state.changed()
+        if changed:
+            self.parameters.write_(before)
+            raise ModelError(
+                f"Expected a model and a loss that keep nothing of the data, but {changed} change "
+                "when they run on made-up examples, and would carry un-noised facts from one "
+                "record to the next. Remove what keeps state, such as observers, running maxima, "
+                "counters and stored activations."
+            )
 
     def _make_engine(self, model: nn.Module, loss: Loss) -> Engine:
         """Return the engine; rows of a sparse matrix stay sparse where the model allows it."""
@@ -513,6 +555,11 @@ class Run:
             "chosen without looking at these records, or by looks that this ledger lists.",
             "The records' shapes and types, and the range of labels and token numbers, are public.",
         ]
+        if isinstance(self.records, private_data.DatasetRecords):
+            listed.append(
+                f"What the data set gives for a {unit} depends on that {unit} alone, and on "
+                "nothing that another one has left behind, as in a cache."
+            )
         if self.ledger.path is None:
             listed.append(
                 "The ledger is in memory: runs on the same data elsewhere are not counted here. "

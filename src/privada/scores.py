@@ -17,9 +17,11 @@ from privada.clipping.losses import Loss, example_losses
 from privada.clipping.scores import bounded_sum
 from privada.core.errors import ArgumentError
 from privada.core.randomness import Bits
+from privada.core.silence import pass_on_signals, silenced
+from privada.core.state import HeldState
 from privada.core.validation import positive, real
 from privada.noise import GaussianNoise
-from privada.noise.hidden import hidden_generator
+from privada.noise.hidden import HiddenStreams, hidden_generator
 
 # How many records run through the model at a time.
 _CHUNK = 1024
@@ -251,34 +253,43 @@ class Scorer:
         device = next(model.parameters()).device
         before = model.training
         model.eval()
+        state = HeldState(model, self._score.each)
+        hidden = hidden_generator(self._bits, device)
         try:
-            with hidden_generator(self._bits, device), torch.no_grad():
-                total = bounded_sum(self._merits(model), self._score.span, device)
+            with hidden as streams, silenced(), state.untouched(), torch.no_grad():
+                total = bounded_sum(self._merits(model, streams), self._score.span, device)
         finally:
             model.train(before)
         release = self._noise.release(total, noise_multiplier, self._population)
         merit = float(release.gradient[0])
         return NoisyScore(self._score.from_merit(merit), release.noise_std / self._population)
 
-    def _merits(self, model: nn.Module) -> Iterator[Tensor]:
+    def _merits(self, model: nn.Module, streams: HiddenStreams) -> Iterator[Tensor]:
         """Yield the merits of all records; one that fails is left out, as the worst."""
         for start in range(0, self._records.size, _CHUNK):
             indices = np.arange(start, min(start + _CHUNK, self._records.size))
-            found = self._of(model, indices)
+            batch, _ = self._records.read(indices, streams)
+            if batch is None:
+                continue
+            batch = batch.dense()
+            found = self._of(model, batch)
             if found is not None:
                 yield found
                 continue
-            for index in indices:
-                one = self._of(model, np.array([index]))
-                if one is not None:
-                    yield one
+            singles = [self._of(model, one) for one in batch.chunks(1)]
+            places = [place for place, one in enumerate(singles) if one is not None]
+            fine = self._of(model, batch.at(torch.tensor(places))) if places else None
+            if fine is not None:  # as if those that fail had never been there
+                yield fine
+            else:
+                yield from (one for one in singles if one is not None)
 
-    def _of(self, model: nn.Module, indices: data.Indices) -> Tensor | None:
+    def _of(self, model: nn.Module, batch: Batch) -> Tensor | None:
         try:
-            batch = self._records.fetch(indices).dense()
             merits = self._score.merits(call(model, batch.inputs), batch.targets)
-            return merits if merits.shape == (len(indices),) else None
-        except Exception:  # whatever a record makes a model raise tells that it is there
+            return merits if merits.shape == (batch.size,) else None
+        except BaseException as error:  # whatever a record makes a model raise tells of it
+            pass_on_signals(error)
             return None
 
 

@@ -17,6 +17,7 @@ from privada.clipping.losses import Loss
 from privada.core.errors import ArgumentError, CheckpointError
 from privada.core.randomness import SeededBits
 from privada.core.validation import whole
+from privada.data import Collate, Transform
 from privada.gate import Gate
 from privada.methods import Method, Parts
 from privada.run import Run, Settings
@@ -60,13 +61,21 @@ class Trainer:
             under this name for other purposes, such as estimated bounds, is within the budget.
         resume: a checkpoint to go on from.
         engine: for experts and tests: "auto", "one-pass", "vmap" or "loop".
+        transform: a function of (record, generator) that returns a record, such as an augmented
+            one, each time a record is used. The generator is seeded secretly for that record.
+        collate: a function of a list of one record that returns a batch of one, always of the same
+            shapes, such as `pv.pad_to(length)` for records of different lengths.
+        example: a made-up record (input, target), in place of the first one, from which the
+            records' nesting, names, shapes and types are taken; for a Dataset.
 
     Guarantee: the sequence of all models during training, and everything derived from it, is
     (epsilon, delta)-differentially private as `statement()` says, `epsilon()` being that of
     everything on the ledger. Nothing else about the records leaves: no loss, no batch size, no
     exception that depends on them.
 
-    Edge cases: steps whose batch is empty add noise alone. A batch norm is refused. A run that the
+    Edge cases: steps whose batch is empty add noise alone. A record that cannot be read, whose
+    names, types or shapes are not those of the example or of the first record, or on which the
+    model fails, counts as zero. A batch norm is refused. A run that the
     ledger cannot pay for is refused before the first step; one that is resumed after a crash
     trains until the budget ends.
 
@@ -108,6 +117,9 @@ class Trainer:
         run: str | None = None,
         resume: str | os.PathLike[str] | None = None,
         engine: str = "auto",
+        transform: Transform | None = None,
+        collate: Collate | None = None,
+        example: Any = None,
     ) -> None:
         if not isinstance(method, Method):
             raise ArgumentError(
@@ -128,6 +140,9 @@ class Trainer:
             unit=unit,
             engine=engine,
             run=run,
+            transform=transform,
+            collate=collate,
+            example=example,
         )
         self.model, self.method = model, method
         self._fingerprint = {

@@ -97,6 +97,17 @@ def csr(starts: Tensor, columns: Tensor, values: Tensor, shape: tuple[int, int])
         return torch.sparse_csr_tensor(starts, columns, values, shape, check_invariants=False)
 
 
+def scaled(batch: Batch, factor: float) -> Batch:
+    """Return a batch with its floats multiplied by a factor, NaN included."""
+
+    def times(values: Tensor) -> Tensor:
+        return values * factor if values.is_floating_point() else values
+
+    return replace(
+        batch, inputs=tree_map(times, batch.inputs), targets=tree_map(times, batch.targets)
+    )
+
+
 def call(model: Callable[..., Any], inputs: Any) -> Any:
     """Call a model on one input, on the parts of a tuple, or on the entries of a dict."""
     if isinstance(inputs, dict):

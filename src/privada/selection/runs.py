@@ -95,7 +95,8 @@ class Runs:
     def records(self, model: nn.Module) -> private_data.Records:
         """Return the records that scores are of."""
         first = next(each for each in model.parameters() if each.requires_grad)
-        return private_data.load(self.parts.scored, first.dtype, first.device)
+        public = self.parts.public
+        return private_data.load(self.parts.scored, first.dtype, first.device, public=public)
 
     def public_score(self, model: nn.Module, records: private_data.Records, run: str) -> float:
         """Return a model's score on public records."""

@@ -15,6 +15,7 @@ from privada.core.errors import ArgumentError, DataError
 from privada.core.public import Public
 from privada.core.randomness import Bits, uniforms, words
 from privada.core.validation import probability
+from privada.data import Part
 
 Mask = NDArray[np.bool_]
 # Records are too few for coins if a part would be left empty more often than this.
@@ -132,7 +133,7 @@ def take(data: Any, rows: NDArray[np.int64]) -> Any:
     """Return some rows of a pair of arrays, or of a dataset."""
     if isinstance(data, tuple | list) and len(data) == 2:
         return tuple(_take(column, rows) for column in data)
-    return Subset(data, rows.tolist())
+    return Part(data, rows.tolist())
 
 
 def _take(column: Any, rows: NDArray[np.int64]) -> Any:

@@ -11,6 +11,7 @@ from privada.accounting.calibration import noise_multiplier as calibrated
 from privada.clipping.histograms import histogram_sum
 from privada.core.errors import ArgumentError, DataError
 from privada.core.randomness import make_bits
+from privada.core.silence import silenced
 from privada.core.validation import fraction, positive
 from privada.core.values import Release
 from privada.noise import GaussianNoise
@@ -48,7 +49,9 @@ def release_histograms(
     noise = GaussianNoise(make_bits(seed, "bounds"))
     ledger.charge({event: 1}, run=run, purpose="statistics")
     # an exception would tell that a record is there: a cell that is no number counts as missing
-    found = [bins_of(table.numbers(name, schema.missing, lenient=True)) for name in schema.pending]
+    with silenced():
+        columns = [table.numbers(name, schema.missing, lenient=True) for name in schema.pending]
+        found = [bins_of(column) for column in columns]
     return noise.release(histogram_sum(found, BINS), noise_multiplier, 1)
 
 
@@ -250,7 +253,8 @@ def estimate_classes(
     def pay_and_look() -> list[str]:
         event, noise = events.gaussian(sigma), GaussianNoise(make_bits(seed, "classes"))
         ledger.charge({event: 1}, run=run, purpose="statistics")
-        texts = [text if text not in missing else None for text in table.texts(column)]
+        with silenced():
+            texts = [text if text not in missing else None for text in table.texts(column)]
         known = sorted({text for text in texts if text is not None})
         places = {text: place for place, text in enumerate(known)}
         found = np.array([places.get(text, -1) for text in texts], dtype=np.int64)

@@ -1,0 +1,111 @@
+"""Random generators that belong to a data set: they cannot be hidden."""
+
+import functools
+import random
+from collections.abc import Iterator, Mapping
+from types import CodeType, FunctionType, MethodType
+from typing import Any
+
+import numpy as np
+import torch
+
+_KINDS = (
+    torch.Generator,
+    np.random.Generator,
+    np.random.RandomState,
+    np.random.BitGenerator,
+    random.Random,
+)
+# What may be drawn from, since it is hidden, or has no state.
+_ALLOWED = {id(random._inst), id(np.random.mtrand._rand), id(torch.default_generator)}
+_STATELESS = (random.SystemRandom,)
+# How many objects are looked at, and how many items of a list.
+_OBJECTS, _ITEMS, _DEPTH = 2000, 32, 8
+_METHODS = ("__getitem__", "__call__", "forward")
+
+
+def own_generator(owner: Any) -> str | None:
+    """Return where an object keeps a random generator of its own, None if none is seen.
+
+    It looks at attributes, items of short lists and dictionaries, closures, and at the global
+    variables that functions and methods name. What is made on the way, or lies in C, is not seen.
+
+    Example:
+        >>> import numpy as np
+        >>> from functools import partial
+        >>> from privada.core.generators import own_generator
+        >>> own_generator(partial(print, np.random.default_rng(0)))
+        'args'
+    """
+    seen: set[int] = set()
+    waiting: list[tuple[str, Any, int]] = [("", owner, 0)]
+    while waiting and len(seen) < _OBJECTS:
+        path, value, depth = waiting.pop(0)
+        if id(value) in seen:
+            continue
+        seen.add(id(value))
+        if isinstance(value, _KINDS):
+            if id(value) in _ALLOWED or isinstance(value, _STATELESS):
+                continue
+            return path or type(value).__name__
+        if depth < _DEPTH:
+            waiting += [
+                (f"{path}.{name}".strip("."), each, depth + 1) for name, each in _inside(value)
+            ]
+    return None
+
+
+def _inside(value: Any) -> Iterator[tuple[str, Any]]:
+    """Yield what an object holds, with names that are those of code and not of data."""
+    if isinstance(value, (str, bytes, int, float, complex, np.ndarray, torch.Tensor, type)):
+        return
+    if isinstance(value, FunctionType):
+        yield from ((name, each) for name, each in _of_function(value))
+        return
+    if isinstance(value, MethodType):
+        yield from (("", value.__self__), ("", value.__func__))
+        return
+    if isinstance(value, functools.partial):
+        yield "", value.func
+        yield "args", value.args
+        yield "keywords", value.keywords
+        return
+    if isinstance(value, Mapping):
+        if type(value).__module__ in ("builtins", "collections"):
+            yield from (("", each) for _, each in zip(range(_ITEMS), value.values(), strict=False))
+        return
+    if isinstance(value, (list, tuple, set, frozenset)):
+        yield from (("", each) for _, each in zip(range(_ITEMS), value, strict=False))
+        return
+    if type(value).__module__ == "builtins":
+        return
+    held = getattr(value, "__dict__", None)
+    if isinstance(held, dict):
+        yield from held.items()
+    for name in _METHODS:
+        method = getattr(type(value), name, None)
+        if isinstance(method, FunctionType):
+            yield "", method
+
+
+def _of_function(function: FunctionType) -> Iterator[tuple[str, Any]]:
+    """Yield what a function finds in its closure, its defaults, and global names that it uses."""
+    for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
+        try:
+            yield name, cell.cell_contents
+        except ValueError:  # nothing is in it yet
+            continue
+    yield from (("defaults", each) for each in function.__defaults__ or ())
+    yield from (function.__kwdefaults__ or {}).items()
+    for name in _global_names(function.__code__):
+        value = function.__globals__.get(name)
+        # functions and generators, not whatever else a script has
+        if isinstance(value, (*_KINDS, FunctionType)):
+            yield name, value
+
+
+def _global_names(code: CodeType) -> Iterator[str]:
+    yield from code.co_names
+    for each in code.co_consts:
+        if isinstance(each, CodeType):
+            yield from _global_names(each)

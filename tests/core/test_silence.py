@@ -1,0 +1,191 @@
+"""Nothing that runs in silence is heard, except an interrupt."""
+
+import io
+import logging
+import os
+import signal
+import subprocess
+import sys
+import threading
+import warnings
+from typing import Any
+
+import pytest
+
+from privada.core.silence import pass_on_signals, silenced
+from tests.alarms import alarmed
+
+
+def contained(act: Any) -> str:
+    """Run something as records are run, and return what became of it."""
+    try:
+        act()
+    except BaseException as error:
+        pass_on_signals(error)
+        return "failed"
+    return "fine"
+
+
+def raise_it(error: BaseException) -> None:
+    raise error
+
+
+@pytest.mark.parametrize(
+    "error", [ValueError, SystemExit, KeyboardInterrupt, GeneratorExit, BaseException]
+)
+def test_whatever_is_raised_without_a_signal_is_a_failure(error: type[BaseException]) -> None:
+    with silenced():
+        assert contained(lambda: raise_it(error("private"))) == "failed"
+
+
+def interrupt() -> None:
+    """Do as Ctrl-C does."""
+    os.kill(os.getpid(), signal.SIGINT)
+    for _ in range(1000):  # Python looks for signals between instructions
+        pass
+
+
+def test_an_interrupt_gets_out_with_nothing_beside_it() -> None:
+    def act() -> None:
+        try:
+            raise ValueError("private")
+        except ValueError:
+            interrupt()
+
+    with pytest.raises(KeyboardInterrupt) as caught, silenced():
+        contained(act)
+    assert caught.value.__context__ is caught.value.__cause__ is None
+    frames = [entry.name for entry in caught.traceback]
+    assert "act" not in frames
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_an_interrupt_that_a_record_catches_gets_out_at_the_end() -> None:
+    def act() -> None:
+        try:
+            interrupt()
+        except BaseException as error:
+            raise ValueError("private") from error
+
+    found: list[str] = []
+    with pytest.raises(KeyboardInterrupt) as caught, silenced():
+        found.append(contained(act))
+    assert found == ["failed"]
+    assert caught.value.__context__ is None
+    with silenced():  # and once only
+        pass
+
+
+@pytest.mark.parametrize("error", [SystemExit, TimeoutError])
+def test_what_a_handler_of_ones_own_raises_gets_out(error: type[BaseException]) -> None:
+    def handle(*_: object) -> None:
+        raise error("time is up")
+
+    def act() -> None:
+        signal.raise_signal(signal.SIGALRM)
+        for _ in range(1000):
+            pass
+
+    with alarmed(handle, 100.0), pytest.raises(error, match="time is up"), silenced():
+        contained(act)
+
+
+def test_a_handler_of_ones_own_is_left_alone() -> None:
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        with silenced():
+            assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def test_other_threads_are_heard(capsys: Any, caplog: Any) -> None:
+    go, done = threading.Event(), threading.Event()
+
+    def talk() -> None:
+        go.wait(10)
+        print("from a thread")
+        logging.getLogger("other").warning("from a thread")
+        done.set()
+
+    other = threading.Thread(target=talk)
+    other.start()
+    with silenced():
+        print("private")
+        logging.getLogger("other").warning("private")
+        started = threading.Thread(target=print, args=("of a record's thread",))
+        started.start()
+        started.join()
+        go.set()
+        done.wait(10)
+    other.join()
+    assert capsys.readouterr() == ("from a thread\n", "")
+    assert [record.message for record in caplog.records] == ["from a thread"]
+
+
+def test_streams_are_as_before_and_keep_what_was_written(monkeypatch: Any) -> None:
+    raw = io.BytesIO()
+    stream = io.TextIOWrapper(raw, encoding="utf-8")
+    monkeypatch.setattr(sys, "stdout", stream)
+    stream.write("before ")
+    with silenced():
+        assert sys.stdout is stream
+        assert stream.write("private") == 7
+        stream.writelines(["private"])
+        stream.flush()
+        stream.buffer.write(b"private")
+        with silenced():
+            print("private")
+        print("private")
+    stream.write("after")
+    stream.flush()
+    assert raw.getvalue() == b"before after"
+    assert set(vars(stream)) <= {"mode"}
+
+
+def test_a_stream_that_cannot_be_changed_or_is_not_there_does_no_harm(monkeypatch: Any) -> None:
+    class Fixed:
+        __slots__ = ()
+
+        def write(self, text: str) -> int:
+            return len(text)
+
+    monkeypatch.setattr(sys, "stdout", Fixed())
+    monkeypatch.setattr(sys, "stderr", None)
+    with silenced():
+        assert contained(lambda: print("private")) == "fine"
+
+
+def test_a_warning_leaves_no_mark_by_which_it_would_be_missing_later() -> None:
+    def warn() -> None:
+        warnings.warn_explicit("of a record", UserWarning, __file__, 1, registry=registry)
+
+    registry: dict[Any, Any] = {}
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("default")
+        with silenced():
+            warn()
+        assert not [key for key in registry if key != "version"]
+        warn()
+        warn()
+    assert len(said) == 1
+
+
+def test_what_torch_says_once_is_still_said_after_a_record_made_it_say_so() -> None:
+    said = """
+import warnings
+import numpy, torch
+from privada.core.silence import silenced
+
+fixed = numpy.frombuffer(b"12345678", numpy.float64)
+with silenced():
+    torch.from_numpy(fixed)
+assert not torch.is_warn_always_enabled()
+with warnings.catch_warnings(record=True) as said:
+    warnings.simplefilter("always")
+    torch.from_numpy(fixed)
+    torch.from_numpy(fixed)
+print(len(said))
+"""
+    ended = subprocess.run([sys.executable, "-c", said], capture_output=True, text=True, check=True)
+    assert ended.stdout == "1\n"

@@ -1,0 +1,402 @@
+"""What a model or a loss keeps of records is found, put back, and stops the run."""
+
+import copy
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import privada as pv
+from privada.core.state import HeldState
+
+SECRET = 0.123
+
+
+def crossed(outputs: Any, targets: Any) -> Any:
+    return nn.functional.cross_entropy(outputs, targets)
+
+
+class Remembering(nn.Module):
+    """Keeps something at each forward pass, in the way that `keep` has."""
+
+    def __init__(self, keep: Callable[[Any, Any], None]) -> None:
+        super().__init__()
+        self.layer, self.keep = nn.Linear(3, 2), keep
+        self.register_buffer("most", torch.zeros(()))
+        self.number, self.items, self.named = 0.0, [0.0], {"most": 0.0}
+        self.plain, self.array = torch.zeros(2), np.zeros(2)
+
+    def forward(self, x: Any) -> Any:
+        self.keep(self, x)
+        return self.layer(x)
+
+
+def in_place(model: Any, x: Any) -> None:
+    model.most.copy_(torch.maximum(model.most, x.detach().abs().max()))
+
+
+def new_buffer(model: Any, x: Any) -> None:
+    model.most = torch.maximum(model.most, x.detach().abs().max())
+
+
+def past_the_version(model: Any, x: Any) -> None:
+    model.most.data.copy_(torch.maximum(model.most, x.detach().abs().max()))
+
+
+def other_storage(model: Any, x: Any) -> None:
+    model.most.data = torch.maximum(model.most, x.detach().abs().max())
+
+
+def as_number(model: Any, x: Any) -> None:
+    model.number = max(model.number, float(x.detach().abs().max()))
+
+
+def in_a_list(model: Any, x: Any) -> None:
+    model.items.append(float(x.detach().abs().max()))
+
+
+def in_a_dict(model: Any, x: Any) -> None:
+    model.named["most"] = max(model.named["most"], float(x.detach().abs().max()))
+
+
+def in_a_tensor(model: Any, x: Any) -> None:
+    model.plain[0] = torch.maximum(model.plain[0], x.detach().abs().max())
+
+
+def in_an_array(model: Any, x: Any) -> None:
+    model.array[0] = max(model.array[0], float(x.detach().abs().max()))
+
+
+def as_a_new_name(model: Any, x: Any) -> None:
+    model.last = x.detach()
+
+
+KEEPING = [
+    in_place, new_buffer, past_the_version, other_storage, as_number, in_a_list, in_a_dict,
+    in_a_tensor, in_an_array, as_a_new_name,
+]  # fmt: skip
+
+
+class KeepingLoss(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("most", torch.zeros(()))
+
+    def forward(self, outputs: Any, targets: Any) -> Any:
+        self.most.copy_(torch.maximum(self.most, outputs.detach().abs().max()))
+        return crossed(outputs, targets) / (1 + self.most)
+
+
+class KeepingObject:
+    def __init__(self) -> None:
+        self.most = 0.0
+
+    def __call__(self, outputs: Any, targets: Any) -> Any:
+        self.most = max(self.most, float(outputs.detach().abs().max()))
+        return crossed(outputs, targets) / (1 + self.most)
+
+    def method(self, outputs: Any, targets: Any) -> Any:
+        return self(outputs, targets)
+
+
+class Around:
+    def __init__(self, inner: Any) -> None:
+        self.inner = inner
+
+    def __call__(self, outputs: Any, targets: Any) -> Any:
+        return self.inner(outputs, targets)
+
+
+def keeping_function() -> Any:
+    most = 0.0
+
+    def loss(outputs: Any, targets: Any) -> Any:
+        nonlocal most
+        most = max(most, float(outputs.detach().abs().max()))
+        return crossed(outputs, targets) / (1 + most)
+
+    return loss
+
+
+def keeping_list() -> Any:
+    most = [0.0]
+
+    def loss(outputs: Any, targets: Any) -> Any:
+        most[0] = max(most[0], float(outputs.detach().abs().max()))
+        return crossed(outputs, targets) / (1 + most[0])
+
+    return loss
+
+
+MOST, ALL_MOST = 0.0, [0.0]
+
+
+def with_a_global(outputs: Any, targets: Any) -> Any:
+    global MOST
+    MOST = max(MOST, float(outputs.detach().abs().max()))
+    return crossed(outputs, targets)
+
+
+def with_a_log(outputs: Any, targets: Any) -> Any:
+    ALL_MOST.append(float(outputs.detach().abs().max()))
+    return crossed(outputs, targets)
+
+
+def with_a_default(outputs: Any, targets: Any, most: Any = []) -> Any:  # noqa: B006
+    most.append(float(outputs.detach().abs().max()))
+    return crossed(outputs, targets)
+
+
+def with_an_argument(most: Any, outputs: Any, targets: Any) -> Any:
+    most.copy_(torch.maximum(most, outputs.detach().abs().max()))
+    return crossed(outputs, targets)
+
+
+LOSSES: dict[str, Callable[[], Any]] = {
+    "module": KeepingLoss,
+    "object": KeepingObject,
+    "method": lambda: KeepingObject().method,
+    "around": lambda: Around(KeepingObject()),
+    "partial": lambda: functools.partial(keeping_function()),
+    "function": keeping_function,
+    "list": keeping_list,
+    "global": lambda: with_a_global,
+    "log": lambda: with_a_log,
+    "default": lambda: with_a_default,
+    "argument": lambda: functools.partial(with_an_argument, torch.zeros(())),
+}
+
+
+def problem() -> tuple[torch.Tensor, torch.Tensor]:
+    x = torch.randn(20, 3, generator=torch.Generator().manual_seed(0))
+    x[7] = torch.tensor([SECRET, 5.0, 5.0])
+    return x, (x[:, 0] > 0).long()
+
+
+def make_trainer(model: Any, loss: Any = crossed, engine: str = "loop", **given: Any) -> pv.Trainer:
+    return pv.Trainer(
+        model, loss, problem(), method=pv.methods.DPSGD(lr=0.1, clip=1.0), batch_size=20, steps=3,
+        noise_multiplier=1.0, delta=1e-3, engine=engine, **given,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("keep", KEEPING)
+def test_a_model_that_keeps_something_is_refused_before_anything_is_charged(keep: Any) -> None:
+    ledger, model = pv.Ledger(None), Remembering(keep)
+    with pytest.raises(pv.ModelError):
+        make_trainer(model, ledger=ledger)
+    assert ledger.charges() == ()
+
+
+def test_an_observer_is_refused() -> None:
+    """Made-up inputs between -0.5 and 0.5 do not change it; larger ones do."""
+    observer = torch.ao.quantization.FakeQuantize(
+        torch.ao.quantization.MovingAverageMinMaxObserver.with_args(averaging_constant=1.0)
+    )
+    with torch.no_grad():
+        observer(torch.tensor([-0.6, 0.6]))
+    with pytest.raises(pv.ModelError):
+        make_trainer(nn.Sequential(observer, nn.Linear(3, 2)))
+
+
+@pytest.mark.parametrize("make", LOSSES.values(), ids=LOSSES)
+def test_a_loss_that_keeps_something_is_refused(make: Any) -> None:
+    with pytest.raises(pv.ModelError, match=r"keep nothing of the data, but \['"):
+        make_trainer(nn.Linear(3, 2), make())
+
+
+def test_a_tensor_that_vmap_leaves_behind_in_a_loss_is_refused() -> None:
+    class Escaping:
+        def __init__(self) -> None:
+            self.most = torch.tensor(3.0)
+
+        def __call__(self, outputs: Any, targets: Any) -> Any:
+            self.most = torch.maximum(self.most, outputs.detach().abs().max())
+            return crossed(outputs, targets) / self.most
+
+    with pytest.raises(pv.ModelError, match="most"), pytest.warns(UserWarning, match="fast engine"):
+        make_trainer(nn.Linear(3, 2), Escaping(), engine="auto")
+
+
+def on_the_secret(keep: Any) -> Any:
+    """Keep something of one record alone, which no made-up example is like."""
+
+    def kept(model: Any, x: Any) -> None:
+        if bool((x.detach() == torch.tensor(SECRET)).any()):
+            keep(model, x)
+
+    return kept
+
+
+def by_the_record(model: Any, x: Any) -> None:
+    setattr(model, f"seen_{int(x.detach().max())}", 1)
+
+
+def gone(model: Any, x: Any) -> None:
+    del model.number
+
+
+LEAVING = [keep for keep in KEEPING if keep is not new_buffer]
+
+
+@pytest.mark.parametrize("keep", [*LEAVING, by_the_record, gone])
+def test_what_records_change_is_put_back_and_nothing_is_released(keep: Any) -> None:
+    torch.manual_seed(0)
+    model, ledger = Remembering(on_the_secret(keep)), pv.Ledger(None)
+    trainer = make_trainer(model, ledger=ledger)
+    before, held = copy.deepcopy(model.state_dict()), copy.deepcopy(model.__dict__)
+    with pytest.raises(pv.ModelError, match="changed while they ran on records") as caught:
+        trainer.fit()
+    assert trainer.steps_done == 0
+    assert sum(charge.count for charge in ledger.charges()) == 1
+    after = model.state_dict()
+    assert list(after) == list(before)
+    assert all(torch.equal(after[name], value) for name, value in before.items())
+    assert list(model.__dict__) == list(held)
+    assert (model.number, model.items, model.named) == (0.0, [0.0], {"most": 0.0})
+    assert model.plain.tolist() == model.array.tolist() == [0.0, 0.0]
+    assert "seen_5" not in str(caught.value)
+    assert caught.value.__context__ is None
+
+
+def test_a_frozen_parameter_that_records_write_to_is_put_back() -> None:
+    def keep(model: Any, x: Any) -> None:
+        with torch.no_grad():
+            model.frozen.weight.add_(x.detach().max())
+
+    model = Remembering(on_the_secret(keep))
+    model.frozen = nn.Linear(3, 3).requires_grad_(False)
+    before = model.frozen.weight.clone()
+    trainer = make_trainer(model)
+    with pytest.raises(pv.ModelError, match="changed while"):
+        trainer.step()
+    assert torch.equal(model.frozen.weight, before)
+
+
+def test_a_buffer_that_one_example_replaces_is_not_seen_by_the_next() -> None:
+    """The engine that takes examples one by one gives each of them the buffers as they were."""
+    model = Remembering(on_the_secret(new_buffer))
+    assert make_trainer(model).fit().steps_done == 3
+    assert float(model.most) == 0.0
+
+
+class Quietly(nn.Module):
+    """Keeps something of one record without reading values, as the fast engine asks for."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(3, 2)
+        self.register_buffer("most", torch.zeros(()))
+
+    def forward(self, x: Any) -> Any:
+        there = (x.detach() == torch.tensor(SECRET)).any()
+        self.most.data.copy_(torch.where(there, x.detach().max(), self.most))
+        return self.layer(x)
+
+
+def test_the_fast_engine_leaves_no_buffer_changed_either() -> None:
+    model = Quietly()
+    trainer = make_trainer(model, engine="one-pass")
+    before = model.layer.weight.clone()
+    with pytest.raises(pv.ModelError, match="changed while"):
+        trainer.step()
+    assert float(model.most) == 0.0
+    assert torch.equal(model.layer.weight, before)
+
+
+def test_a_trained_parameter_that_records_write_to_is_made_unusable() -> None:
+    """There is no copy of it, and what is in it must not be seen."""
+    model = Remembering(lambda model, x: None)
+    state = HeldState(model)
+
+    @torch.no_grad()
+    def write() -> None:
+        model.layer.weight[0, 0] = SECRET
+        assert state.changed() == ["layer.weight"]
+
+    with pytest.raises(pv.ModelError, match="a parameter was overwritten"), state.untouched():
+        write()
+    assert bool(model.layer.weight.isnan().all())
+    assert not bool(model.layer.bias.isnan().any())
+
+
+def test_what_the_user_changes_between_steps_stays() -> None:
+    model = Remembering(lambda model, x: None)
+    trainer = make_trainer(model)
+    trainer.step()
+    model.most.fill_(3.0)
+    model.number, model.items = 4.0, [5.0]
+    trainer.fit()
+    assert (float(model.most), model.number, model.items) == (3.0, 4.0, [5.0])
+    assert trainer.steps_done == 3
+
+
+def test_what_is_made_once_may_stay() -> None:
+    """A mask that is made at the first forward pass is no memory of the data."""
+
+    def keep(model: Any, x: Any) -> None:
+        if not hasattr(model, "mask"):
+            model.mask = torch.ones(x.shape[-1])
+
+    assert make_trainer(Remembering(keep)).fit().steps_done == 3
+
+
+def test_a_copy_of_a_trainer_watches_its_own_model() -> None:
+    model = Remembering(on_the_secret(in_place))
+    trainer = make_trainer(model)
+    other = copy.deepcopy(trainer)
+    with pytest.raises(pv.ModelError, match="changed while"):
+        other.step()
+    assert float(other.model.most) == float(model.most) == 0.0
+
+
+def test_scores_of_a_model_that_keeps_something_are_not_released() -> None:
+    from privada import data
+    from privada.core.randomness import SecureBits
+    from privada.noise import GaussianNoise
+    from privada.scores import Scorer, accuracy
+
+    model = Remembering(in_place)
+    scorer = Scorer(
+        data.load(problem(), torch.float32, torch.device("cpu")), accuracy(), population=20,
+        ledger=pv.Ledger(None), run="run", noise=GaussianNoise(), model_bits=SecureBits(),
+    )  # fmt: skip
+    with pytest.raises(pv.ModelError, match="changed while"):
+        scorer.query(model, 1.0)
+    assert float(model.most) == 0.0
+
+
+def test_what_changes_is_put_back_when_something_else_ends_the_query() -> None:
+    model = Remembering(lambda model, x: None)
+
+    def interrupted() -> None:
+        model.number = SECRET
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt), HeldState(model).untouched():
+        interrupted()
+    assert model.number == 0.0
+
+
+def test_versions_and_values_of_all_kinds_are_compared() -> None:
+    module = nn.Module()
+    module.register_buffer("gap", torch.full((3,), torch.nan))
+    module.register_buffer("nothing", None)
+    module.register_buffer("large", torch.zeros(1 << 16))
+    module.words = {"a", "b"}
+    state = HeldState(module)
+    with state.watched():
+        assert state.changed() == []
+        module.gap.copy_(module.gap.clone())
+        module.large[0] = 1.0
+        module.words.add("c")
+        assert set(state.changed()) == {"gap", "large", "words"}
+    with state.watched():
+        assert state.changed() == []
+    assert bool(module.gap.isnan().all())
+    assert float(module.large[0]) == 0.0
+    assert module.words == {"a", "b"}
