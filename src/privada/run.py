@@ -23,6 +23,7 @@ from privada.clipping.clips import THRESHOLD, checked
 from privada.clipping.engine import not_compiled
 from privada.clipping.layers import refuse_mixing_models
 from privada.clipping.losses import Loss
+from privada.core import formatting
 from privada.core.errors import ArgumentError, BudgetExceeded, LedgerError, ModelError
 from privada.core.randomness import make_bits
 from privada.core.tensors import Parameters
@@ -295,9 +296,10 @@ class Run:
         if before >= settings.budget.epsilon:
             raise BudgetExceeded(
                 f"Expected something to be left of {settings.budget} for the first step, got an "
-                f"epsilon of {before:.4g} for what comes before it: {self.plan.before(0)} releases "
-                f"of second moments, and {sum(paid.values())} that run {self.run!r} was charged "
-                "for already. Give them more noise or fewer rounds. Nothing was charged."
+                f"epsilon of {formatting.epsilon(before)} for what comes before it: "
+                f"{self.plan.before(0)} releases of second moments, and {sum(paid.values())} "
+                f"that run {self.run!r} was charged for already. Give them more noise or "
+                "fewer rounds. Nothing was charged."
             )
 
         def cost(sigma: float) -> float:
@@ -354,9 +356,10 @@ class Run:
             return
         spent = self.ledger.epsilon()
         raise BudgetExceeded(
-            f"Expected the run to fit the budget of {self.ledger!r}, but {spent:.4g} is spent and "
-            f"the run's {sum(plan.values())} releases would make it {cost:.4g}. Take fewer steps, "
-            "more noise or a smaller batch. Nothing was charged."
+            f"Expected the run to fit the budget of {self.ledger!r}, but "
+            f"{formatting.epsilon(spent)} is spent and the run's {sum(plan.values())} releases "
+            f"would make it {formatting.epsilon(cost)}. Take fewer steps, more noise or a "
+            "smaller batch. Nothing was charged."
         )
 
     # ------------------------------------------------------------------ running

@@ -14,6 +14,7 @@ from privada import checkpoint
 from privada.accounting import Budget, Ledger, Statement
 from privada.accounting.events import Tally
 from privada.clipping.losses import Loss
+from privada.core import formatting
 from privada.core.errors import ArgumentError, CheckpointError
 from privada.core.randomness import SeededBits
 from privada.core.validation import whole
@@ -396,16 +397,16 @@ def _bar(shown: bool, trainer: Trainer) -> Iterator[Any]:
         TextColumn("{task.description}"),
         BarColumn(),
         MofNCompleteColumn(),
-        TextColumn("epsilon {task.fields[epsilon]:.3f}"),
+        TextColumn("epsilon {task.fields[epsilon]}"),
         TimeColumn(),
     )
     with Progress(*columns) as bar:
         task = bar.add_task(
-            trainer.method.name, total=trainer.steps, completed=trainer.steps_done, epsilon=0.0
+            trainer.method.name, total=trainer.steps, completed=trainer.steps_done, epsilon="0"
         )
 
         def advance() -> None:
-            epsilon = trainer._run.epsilon_after(trainer.steps_done)
+            epsilon = formatting.epsilon(trainer._run.epsilon_after(trainer.steps_done))
             bar.update(task, completed=trainer.steps_done, epsilon=epsilon)
 
         yield advance
