@@ -19,7 +19,7 @@ from privada.clipping import Clipping
 from privada.clipping.clips import THRESHOLD
 from privada.clipping.losses import Loss
 from privada.core.errors import ArgumentError, PrivateValueError
-from privada.core.validation import positive
+from privada.core.validation import instance, positive, shown
 from privada.geometry import Shape, isotropic
 from privada.methods import Parts
 from privada.run import Run, Settings
@@ -381,6 +381,18 @@ class PrivateLoop:
             engine=engine,
         )
         self._clip = positive("clip", clip)
+        if not isinstance(model, nn.Module):
+            raise ArgumentError(
+                f"Expected model to be a torch.nn.Module, got model={shown(model)}. Give a model "
+                "that is made, not its class."
+            )
+        instance(
+            "clipping",
+            clipping,
+            Clipping,
+            "to be one of pv.clipping",
+            "Use pv.clipping.threshold().",
+        )
         self._optimizer, self._loss = optimizer, loss
         self._parts = Parts(
             rule=sgd(),
@@ -396,7 +408,7 @@ class PrivateLoop:
             loss,
             data,
             settings,
-            clip=clip,
+            clip=self._clip,
             clipping=clipping,
             parts_of=lambda steps: self._parts,
             name=type(optimizer).__name__.lower(),
@@ -408,14 +420,16 @@ class PrivateLoop:
         self.steps_done = 0
         self.model = PrivateModel(model, self)
         self.criterion = PrivateCriterion(loss, self)
-        self.loader = PrivateLoader(self, math.ceil(self._run.population / batch_size))
+        self.loader = PrivateLoader(self, math.ceil(self._run.population / settings.batch_size))
         self._hook = optimizer.register_step_pre_hook(self._before_step)
 
     @staticmethod
     def _check_optimizer(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
         if not isinstance(optimizer, torch.optim.Optimizer):
             raise ArgumentError(
-                f"Expected optimizer to be a torch.optim.Optimizer, got {optimizer!r}."
+                f"Expected optimizer to be a torch.optim.Optimizer, got optimizer="
+                f"{shown(optimizer)}. Write torch.optim.SGD(model.parameters(), lr=0.1), or the "
+                "like."
             )
         if isinstance(optimizer, torch.optim.LBFGS):
             raise ArgumentError(

@@ -17,7 +17,7 @@ from privada.clipping.losses import Loss
 from privada.core import formatting
 from privada.core.errors import ArgumentError, CheckpointError
 from privada.core.randomness import SeededBits
-from privada.core.validation import whole
+from privada.core.validation import shown, whole
 from privada.gate import Gate
 from privada.methods import Method, Parts
 from privada.run import Run, Settings
@@ -113,7 +113,12 @@ class Trainer:
         if not isinstance(method, Method):
             raise ArgumentError(
                 f"Expected method to be a method such as pv.methods.DPSGD(lr=0.1), got "
-                f"method={method!r}."
+                f"method={shown(method)}."
+            )
+        if resume is not None and not isinstance(resume, (str, os.PathLike)):
+            raise ArgumentError(
+                f"Expected resume to be the path of a checkpoint, got resume={shown(resume)}. Give "
+                "what fit(checkpoint=...) was given."
             )
         settings = Settings(
             batch_size=batch_size,
