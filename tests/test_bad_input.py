@@ -195,8 +195,8 @@ def calls():
         ("PrivateLoop", pv.PrivateLoop, made_loop),
     ):
         for argument in inspect.signature(kind).parameters:
-            # what records may be is tested below; without a geometry there is one
-            if argument not in ("data", "geometry"):
+            # how records may be given is tested elsewhere; without a geometry there is one
+            if argument not in ("data", "example", "transform", "collate", "geometry"):
                 yield f"{title}.{argument}", argument, make
     yield "Budget.epsilon", "epsilon", functools.partial(pv.Budget, delta=1e-3)
     yield "Budget.delta", "delta", functools.partial(pv.Budget, epsilon=1.0)

@@ -29,6 +29,9 @@ PUBLIC = (INPUTS[:6] + 1.0, LABELS[:6])
 
 # ---------------------------------------------------------------------- odd records
 
+# What a record makes a C library, a subprocess or os.write print is not kept in, which the library
+# says; so it is not among these.
+
 
 class Stop(BaseException):
     """What some library raises to end a program; not the interrupt of a user."""
@@ -54,12 +57,6 @@ def warning():
 def printing():
     print(f"record {ODD} is odd")
     print(f"record {ODD} is odd", file=sys.stderr)
-    return pair()
-
-
-def printing_below():
-    os.write(1, b"record 7 is odd\n")
-    os.write(2, b"record 7 is odd\n")
     return pair()
 
 
@@ -129,7 +126,6 @@ PAIRS = {
     "stops": raising(Stop(f"record {ODD}")),
     "warns": warning,
     "prints": printing,
-    "prints below Python": printing_below,
     "logs": logs,
     "draws": drawing,
     "seeds": seeding,
@@ -164,16 +160,16 @@ FEW = [
 class Items:
     """A map-style data set with one record that may be odd."""
 
-    def __init__(self, kind, odd):
-        self._kind, self._odd = kind, odd
+    def __init__(self, kind, odd, size=RECORDS, place=ODD):
+        self._kind, self._odd, self._size, self._place = kind, odd, size, place
 
     def __len__(self):
-        return RECORDS
+        return self._size
 
     def __getitem__(self, index):
-        if index == ODD and self._odd is not None:
+        if index == self._place and self._odd is not None:
             return KINDS[self._kind][self._odd]()
-        x, y = INPUTS[index], int(LABELS[index])
+        x, y = INPUTS[index % RECORDS], int(LABELS[index % RECORDS])
         return (x, y) if self._kind == "pair" else ({"x": x, "scale": torch.ones(1)}, y)
 
 
@@ -220,17 +216,22 @@ class PublicItems:
         return {"x": PUBLIC[0][index], "scale": torch.ones(1)}, int(PUBLIC[1][index])
 
 
-def trained(name, kind, odd):
+def trained(name, kind, odd, **files):
     """Train, and return all that the trainer shows."""
     method = method_of(name)
     if kind == "dict" and "public" in method.__dataclass_fields__:
         method = dataclasses.replace(method, public=PublicItems())
     trainer = pv.Trainer(
-        model_for(kind), nn.CrossEntropyLoss(), Items(kind, odd), method=method, ledger="l.ledger",
-        **SETTINGS,
+        model_for(kind), nn.CrossEntropyLoss(), Items(kind, odd), method=method,
+        ledger=files.get("ledger"), **SETTINGS,
     )  # fmt: skip
-    trainer.fit(checkpoint="run.pt")
+    trainer.fit(checkpoint=files.get("checkpoint"))
     return replay.shown(trainer)
+
+
+def trained_with_files(name, kind, odd):
+    """Train with a ledger and a checkpoint on the disk."""
+    return trained(name, kind, odd, ledger="l.ledger", checkpoint="run.pt")
 
 
 @functools.cache
@@ -253,6 +254,13 @@ def audited(work, *settings):
 @pytest.mark.parametrize(("kind", "odd"), ODDITIES, ids=lambda v: v)
 def test_the_trainer(name, kind, odd):
     assert audited(trained, name, kind, odd) == []
+
+
+@pytest.mark.parametrize("name", ["dp-adam", "adadp", "adp-sgd", "pagan", "dp2-rmsprop"])
+@pytest.mark.parametrize(("kind", "odd"), FEW, ids=lambda v: v)
+def test_what_the_trainer_writes(name, kind, odd):
+    assert set(without(trained_with_files, name, kind).files) == {"l.ledger", "run.pt"}
+    assert audited(trained_with_files, name, kind, odd) == []
 
 
 ENGINES = ("vmap", "loop", "one-pass")
@@ -285,7 +293,7 @@ def looped(optimizer, kind, odd):
     chosen = torch.optim.Adam if optimizer == "Adam" else torch.optim.SGD
     loop = pv.PrivateLoop(
         model, chosen(model.parameters(), lr=0.1), nn.CrossEntropyLoss(), Items(kind, odd),
-        clip=1.0, ledger="l.ledger", controller=controller, **SETTINGS,
+        clip=1.0, controller=controller, **SETTINGS,
     )  # fmt: skip
     tokens, optimizer, criterion, loader = loop
     for x, y in loader:
@@ -314,7 +322,6 @@ ROWS = {
     "huge": [1e30] * FEATURES,
     "zero": [0.0] * FEATURES,
     "one large value": [0.0, 0.0, 1e18],
-    "beyond float32": [1e300] * FEATURES,
     "tiny": [1e-300] * FEATURES,
 }
 
@@ -326,7 +333,7 @@ def fitted(estimator, name, odd):
         x[ODD] = ROWS[odd]
     common = {
         "epsilon": 5.0, "delta": 1e-3, "method": method_of(name), "bounds": (-3, 3),
-        "batch_size": 4, "epochs": 0.75, "ledger": "l.ledger",
+        "batch_size": 4, "epochs": 0.75,
     }  # fmt: skip
     if estimator == "classifier":
         made = pv.PrivateClassifier(classes=[0, 1], **common)
@@ -357,7 +364,7 @@ def test_the_classifier_by_every_method_that_needs_no_public_examples(name):
 # ---------------------------------------------------------------------- the search
 
 
-def searched(how, odd):
+def searched(how, place, odd):
     """Choose among two settings, and return all that the search shows."""
 
     def recipe(lr):
@@ -365,10 +372,11 @@ def searched(how, odd):
             model_for("pair"), nn.CrossEntropyLoss(), pv.methods.DPSGD(lr=lr), batch_size=4, steps=2
         )
 
+    # the first half is trained on, the other is scored
     found = pv.selection.select(
-        recipe, Items("pair", odd), space={"lr": [0.1, 0.5]}, noise_multiplier=3.0, delta=1e-3,
-        how=how, candidates=2, ledger="l.ledger", validation=0.25,
-        score_noise=None if how.startswith("compose") else 3.0,
+        recipe, Items("pair", odd, 2 * RECORDS, place), space={"lr": [0.1, 0.5]},
+        validation=np.arange(RECORDS, 2 * RECORDS), noise_multiplier=3.0, delta=1e-3, how=how,
+        candidates=2, score_noise=3.0,
     )  # fmt: skip
     return {
         "state": dict(found.model.state_dict()),
@@ -384,25 +392,31 @@ def ordinary(work, *settings):
     """Return the run in which the record is an ordinary one."""
     found = replay.run(functools.partial(work, *settings, None))
     assert found.raised == ""
-    assert len(found.releases) >= 2
+    assert len(found.releases) >= STEPS
     return found
 
 
-def exchanged(work, *settings):
+def exchanged(work, *settings, moves):
     """Return what tells that a record was exchanged for the odd one, the last of the settings."""
     first = ordinary(work, *settings[:-1])
     second = replay.run(functools.partial(work, *settings), played=first.releases)
-    return replay.differences(first, second, moves=2.0)
+    return replay.differences(first, second, moves)
 
 
+WAYS = ("compose-pld", "repeat-geometric")
+
+
+@pytest.mark.parametrize("how", WAYS)
 @pytest.mark.parametrize("odd", PAIRS)
-def test_the_search(odd):
-    assert exchanged(searched, "compose-pld", odd) == []
+def test_the_search_that_trains_on_the_record(how, odd):
+    assert audited(searched, how, ODD, odd) == []
 
 
-@pytest.mark.parametrize("odd", ["raises", "huge", "NaN", "longer", "warns", "exits"])
-def test_the_search_whose_losers_are_not_released(odd):
-    assert exchanged(searched, "repeat-geometric", odd) == []
+@pytest.mark.parametrize("how", WAYS)
+@pytest.mark.parametrize("odd", PAIRS)
+def test_the_search_that_scores_the_record(how, odd):
+    # a score is between 0 and 1, so that one for another moves the sum by one at most
+    assert exchanged(searched, how, RECORDS + ODD, odd, moves=1.0) == []
 
 
 # ---------------------------------------------------------------------- the command line
@@ -421,7 +435,7 @@ high = 100
 kind = "category"
 values = ["a", "b"]
 """
-TABLE_ROWS = 60
+TABLE_ROWS = 200
 # Cells that cannot be what the schema says are refused before anything is charged, as the page on
 # tables says; these can be.
 CELLS = {
@@ -450,9 +464,10 @@ def commanded(command, folder, odd):
     (folder / "t.csv").write_text("\n".join(lines) + "\n")
     (folder / "s.toml").write_text(SCHEMA)
     asked = [command, folder / "t.csv", "--schema", folder / "s.toml", "--epsilon", "3",
-             "--output", "out", "--epochs", "0.5", "--batch-size", "15"]  # fmt: skip
+             "--output", "out", "--epochs", "2", "--batch-size", "80"]  # fmt: skip
     if command == "tune":
-        asked += ["--set", "lr=0.1,1", "--set", "clip=1", "--how", "compose-pld"]
+        asked += ["--set", "lr=0.1,1", "--set", "clip=1", "--how", "compose-pld",
+                  "--validation", "0.5"]  # fmt: skip
     with mock.patch.object(sys, "argv", ["privada", *map(str, asked)]):
         try:
             main()
@@ -466,11 +481,17 @@ def tables(tmp_path_factory):
     return tmp_path_factory.mktemp("tables")
 
 
-@pytest.mark.parametrize("command", ["train", "tune"])
 @pytest.mark.parametrize("odd", CELLS)
-def test_the_command_line(command, odd, tables):
-    assert ordinary(commanded, command, tables).result == {"code": 0}
-    assert exchanged(commanded, command, tables, odd) == []
+def test_the_command_that_trains(odd, tables):
+    assert without(commanded, "train", tables).result == {"code": 0}
+    assert audited(commanded, "train", tables, odd) == []
+
+
+@pytest.mark.parametrize("odd", CELLS)
+def test_the_command_that_searches(odd, tables):
+    assert ordinary(commanded, "tune", tables).result == {"code": 0}
+    # who is trained on is drawn, so the record is exchanged for another and not left out
+    assert exchanged(commanded, "tune", tables, odd, moves=2.0) == []
 
 
 # ---------------------------------------------------------------------- the audit itself
