@@ -132,9 +132,13 @@ PAIRS = {
 }
 
 
+# What the optional entry does is not nothing: without it all gradients of a batch turn round.
+SCALE = torch.tensor([-1.0])
+
+
 def entries(**changes):
     """Return an item of a data set of dictionaries: an ordinary one, but for what is given."""
-    return ({"x": INPUTS[ODD], "scale": torch.ones(1)} | changes, int(LABELS[ODD]))
+    return ({"x": INPUTS[ODD], "scale": SCALE} | changes, int(LABELS[ODD]))
 
 
 DICTS = {
@@ -147,8 +151,32 @@ DICTS = {
     "no dictionary": lambda: (INPUTS[ODD], int(LABELS[ODD])),
     "NaN in an entry": lambda: entries(scale=torch.tensor([float("nan")])),
 }
-KINDS = {"pair": PAIRS, "dict": DICTS}
-ODDITIES = [(kind, name) for kind, listed in KINDS.items() for name in listed]
+
+
+def augmented(index=ODD):
+    """Return an item of a data set that draws from all of the process's generators."""
+    shift = torch.randn(FEATURES) + random.gauss(0, 1)
+    return INPUTS[index] + shift + torch.tensor(np.random.randn(FEATURES)), int(LABELS[index])  # noqa: NPY002
+
+
+def drawing_more():
+    drawing()
+    return augmented()
+
+
+def seeding_first():
+    seeding()
+    return augmented()
+
+
+AUGMENTED = {
+    "draws more": drawing_more,
+    "draws nothing": pair,
+    "seeds first": seeding_first,
+    "draws and raises": lambda: (drawing(), raising(ValueError(f"record {ODD}"))()),
+}
+KINDS = {"pair": PAIRS, "dict": DICTS, "augmented": AUGMENTED}
+ODDITIES = [(kind, name) for kind in ("pair", "dict") for name in KINDS[kind]]
 # One or two of each sort, where the parts that differ do not look at records.
 FEW = [
     *(("pair", name) for name in ("longer", "huge", "NaN", "object", "raises", "exits", "warns",
@@ -169,8 +197,10 @@ class Items:
     def __getitem__(self, index):
         if index == self._place and self._odd is not None:
             return KINDS[self._kind][self._odd]()
+        if self._kind == "augmented":
+            return augmented(index)
         x, y = INPUTS[index % RECORDS], int(LABELS[index % RECORDS])
-        return (x, y) if self._kind == "pair" else ({"x": x, "scale": torch.ones(1)}, y)
+        return (x, y) if self._kind == "pair" else ({"x": x, "scale": SCALE}, y)
 
 
 class Scaled(nn.Module):
@@ -213,7 +243,7 @@ class PublicItems:
         return len(PUBLIC[0])
 
     def __getitem__(self, index):
-        return {"x": PUBLIC[0][index], "scale": torch.ones(1)}, int(PUBLIC[1][index])
+        return {"x": PUBLIC[0][index], "scale": SCALE}, int(PUBLIC[1][index])
 
 
 def trained(name, kind, odd, **files):
@@ -254,6 +284,31 @@ def audited(work, *settings):
 @pytest.mark.parametrize(("kind", "odd"), ODDITIES, ids=lambda v: v)
 def test_the_trainer(name, kind, odd):
     assert audited(trained, name, kind, odd) == []
+
+
+@functools.cache
+def ordinary(work, *settings, always=None):
+    """Return the run in which the record is an ordinary one."""
+    found = replay.run(functools.partial(work, *settings, None), odd=always)
+    assert found.raised == ""
+    assert len(found.releases) >= STEPS
+    return found
+
+
+def exchanged(work, *settings, moves, always=None):
+    """Return what tells that a record was exchanged for the odd one, the last of the settings.
+
+    If its index is given, the record is in every sample.
+    """
+    first = ordinary(work, *settings[:-1], always=always)
+    second = replay.run(functools.partial(work, *settings), odd=always, played=first.releases)
+    return replay.differences(first, second, moves)
+
+
+@pytest.mark.parametrize("name", pv.methods.names())
+@pytest.mark.parametrize("odd", AUGMENTED)
+def test_augmentation(name, odd):
+    assert exchanged(trained, name, "augmented", odd, moves=2.0, always=ODD) == []
 
 
 @pytest.mark.parametrize("name", ["dp-adam", "adadp", "adp-sgd", "pagan", "dp2-rmsprop"])
@@ -385,22 +440,6 @@ def searched(how, place, odd):
         "statement": found.statement.to_dict(),
         "tried": [(each.settings, each.score) for each in found.tried],
     }
-
-
-@functools.cache
-def ordinary(work, *settings):
-    """Return the run in which the record is an ordinary one."""
-    found = replay.run(functools.partial(work, *settings, None))
-    assert found.raised == ""
-    assert len(found.releases) >= STEPS
-    return found
-
-
-def exchanged(work, *settings, moves):
-    """Return what tells that a record was exchanged for the odd one, the last of the settings."""
-    first = ordinary(work, *settings[:-1])
-    second = replay.run(functools.partial(work, *settings), played=first.releases)
-    return replay.differences(first, second, moves)
 
 
 WAYS = ("compose-pld", "repeat-geometric")
