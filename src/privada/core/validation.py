@@ -69,6 +69,11 @@ def _scalar(name: str, value: Any, requirement: str, remedy: str) -> Any:
     return value.item()
 
 
+def _number(value: Any) -> Any:
+    """Return a value that was found to be a number as an error shows it."""
+    return value.item() if isinstance(value, _arrays()) else value
+
+
 def real(name: str, value: Any, remedy: str = "") -> float:
     """Return `value` as a finite float.
 
@@ -90,7 +95,7 @@ def positive(name: str, value: Any, remedy: str = "") -> float:
     """Return `value` as a finite float greater than zero."""
     number = real(name, value, remedy)
     if number <= 0:
-        raise _fail(name, value, "> 0", remedy)
+        raise _fail(name, _number(value), "> 0", remedy)
     return number
 
 
@@ -98,7 +103,7 @@ def not_negative(name: str, value: Any, remedy: str = "") -> float:
     """Return `value` as a finite float of at least zero."""
     number = real(name, value, remedy)
     if number < 0:
-        raise _fail(name, value, ">= 0", remedy)
+        raise _fail(name, _number(value), ">= 0", remedy)
     return number
 
 
@@ -106,7 +111,7 @@ def probability(name: str, value: Any, remedy: str = "") -> float:
     """Return `value` as a float strictly between zero and one."""
     number = real(name, value, remedy)
     if not 0 < number < 1:
-        raise _fail(name, value, "in (0, 1)", remedy)
+        raise _fail(name, _number(value), "in (0, 1)", remedy)
     return number
 
 
@@ -114,7 +119,7 @@ def fraction(name: str, value: Any, remedy: str = "") -> float:
     """Return `value` as a float in [0, 1)."""
     number = real(name, value, remedy)
     if not 0 <= number < 1:
-        raise _fail(name, value, "in [0, 1)", remedy)
+        raise _fail(name, _number(value), "in [0, 1)", remedy)
     return number
 
 
@@ -122,7 +127,7 @@ def share(name: str, value: Any, remedy: str = "") -> float:
     """Return `value` as a float in [0, 1]."""
     number = real(name, value, remedy)
     if not 0 <= number <= 1:
-        raise _fail(name, value, "in [0, 1]", remedy)
+        raise _fail(name, _number(value), "in [0, 1]", remedy)
     return number
 
 
@@ -130,7 +135,7 @@ def rate(name: str, value: Any, remedy: str = "") -> float:
     """Return `value` as a float in (0, 1]."""
     number = real(name, value, remedy)
     if not 0 < number <= 1:
-        raise _fail(name, value, "in (0, 1]", remedy)
+        raise _fail(name, _number(value), "in (0, 1]", remedy)
     return number
 
 
