@@ -33,7 +33,10 @@ from privada.sampling import Poisson
 
 SLACK = 1 + 1e-6
 # Moments of the clock: they differ from run to run, whatever the records are.
-_TIMES = re.compile(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d(:\d\d(\.\d+)?)?(\+00:00)?|\d\d:\d\d UTC")
+_TIMES = re.compile(
+    r"\d{4}-\d\d-\d\d(</span>)?((T| | at )\d\d:\d\d(:\d\d(\.\d+)?)?(\+00:00| UTC)?)?"
+    r"|\d\d? [A-Z][a-z]+ \d{4}"  # of a heading
+)
 
 
 @dataclass
