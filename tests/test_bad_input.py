@@ -1,5 +1,9 @@
 """A wrong value gets an error that names it, before anything is read or charged."""
 
+import functools
+import inspect
+import json
+
 import numpy as np
 import pytest
 import scipy.sparse
@@ -103,6 +107,178 @@ def test_a_bad_argument_is_named_with_its_value(changes, name, value):
 def test_a_bad_part_is_named(make, message):
     with pytest.raises(pv.ArgumentError, match=message):
         make()
+
+
+# ---------------------------------------------------------------------- every argument
+
+
+def a_scheduler():
+    return torch.optim.lr_scheduler.StepLR(torch.optim.SGD([torch.zeros(1)], lr=0.1), 1)
+
+
+RUBBISH = {
+    "None": None,
+    "words": "x",
+    "bytes": b"0.1",
+    "a class": torch.optim.lr_scheduler.StepLR,
+    "a scheduler": a_scheduler(),
+    "NaN": NAN,
+    "infinity": float("inf"),
+    "negative": -1.5,
+    "beyond floats": 10**400,
+    "a bool": True,
+    "complex": 1j,
+    "a list": [0.1],
+    "a dict": {"a": 1},
+    "a vector": torch.ones(3),
+    "a matrix": np.ones((2, 2)),
+    "trained": torch.tensor(0.5, requires_grad=True),
+    "an object": object(),
+    "a function of words": lambda step: "x",
+    "a function that raises": lambda step: 1 / 0,
+}
+PUBLIC = (torch.tensor(X[:8]), torch.tensor(Y[:8]))
+NEEDED = {
+    "lr": 0.1,
+    "adaptive_lr": 0.1,
+    "public": PUBLIC,
+    "geometry": pv.geometry.isotropic(),
+}
+# By the argument, what of the above is a value that it takes. Public examples are looked at when
+# there is a model for them.
+TAKEN = {
+    **{name: {"a bool"} for name in ("accept", "averaging", "corrected")},
+    **{
+        name: {"None"}
+        for name in ("tolerance", "power", "divisor", "alpha", "onto", "weight", "epochs",
+                     "population", "budget", "controller")
+    },
+    **{name: {"beyond floats"} for name in ("plain", "dimensions", "every")},
+    **{name: {"None", "beyond floats"} for name in ("freeze", "epoch", "microbatch", "seed")},
+    **{name: {"None", "words"} for name in ("ledger", "resume", "run")},
+    "adaptive": {"a bool", "beyond floats"},
+    "public": set(RUBBISH),
+    "unit": {"words"},
+}  # fmt: skip
+
+
+def made_trainer(**changes):
+    settings = {
+        "model": zeroed(), "loss": LOSS, "data": (X, Y), "method": pv.methods.DPSGD(lr=0.5),
+        "batch_size": 20, "steps": 3, "noise_multiplier": 1.0, "delta": 1e-3,
+    } | changes  # fmt: skip
+    return pv.Trainer(**settings)
+
+
+def made_loop(**changes):
+    model = changes.get("model", zeroed())
+    settings = {
+        "model": model, "loss": LOSS, "data": (X, Y), "clip": 1.0,
+        "optimizer": torch.optim.SGD(zeroed().parameters(), lr=0.1),
+        "batch_size": 20, "steps": 3, "noise_multiplier": 1.0, "delta": 1e-3,
+    } | changes  # fmt: skip
+    if isinstance(model, nn.Module) and "optimizer" not in changes:
+        settings["optimizer"] = torch.optim.SGD(model.parameters(), lr=0.1)
+    return pv.PrivateLoop(**settings)
+
+
+def calls():
+    """Every argument of every method, of the trainer and of the loop, with what makes it."""
+    for name in pv.methods.names():
+        kind = pv.methods.get(name)
+        arguments = inspect.signature(kind).parameters
+        rest = {a: NEEDED[a] for a, p in arguments.items() if p.default is p.empty}
+        for argument in arguments:
+            yield f"{name}.{argument}", argument, functools.partial(kind, **rest)
+    for title, kind, make in (
+        ("Trainer", pv.Trainer, made_trainer),
+        ("PrivateLoop", pv.PrivateLoop, made_loop),
+    ):
+        for argument in inspect.signature(kind).parameters:
+            # how records may be given is tested elsewhere; without a geometry there is one
+            if argument not in ("data", "example", "transform", "collate", "geometry"):
+                yield f"{title}.{argument}", argument, make
+    yield "Budget.epsilon", "epsilon", functools.partial(pv.Budget, delta=1e-3)
+    yield "Budget.delta", "delta", functools.partial(pv.Budget, epsilon=1.0)
+    updates = pv.updates
+    for make, rest in (
+        (updates.scheduled, {}), (updates.inverse_sqrt, {}), (updates.decaying, {}),
+        (updates.cosine, {"steps": 3}), (updates.falling, {"steps": 3}),
+        (updates.warmed_up, {"steps": 3}), (updates.step_doubling, {"tolerance": 0.1}),
+        (updates.from_torch, {"scheduler": lambda o: torch.optim.lr_scheduler.StepLR(o, 1)}),
+    ):  # fmt: skip
+        yield f"{make.__name__}.lr", "lr", functools.partial(make, **rest)
+
+
+CALLS = {title: (argument, make) for title, argument, make in calls()}
+
+
+@pytest.mark.parametrize(("argument", "make"), CALLS.values(), ids=CALLS)
+def test_rubbish_is_an_error_that_names_the_argument_and_says_what_to_give(argument, make):
+    for kind, value in RUBBISH.items():
+        functions = {"a function of words", "a function that raises"}
+        if kind in TAKEN.get(argument, ()) or (argument == "loss" and kind in functions):
+            continue
+        with pytest.raises((pv.ArgumentError, pv.LedgerError)) as caught:
+            make(**{argument: value})
+        said = str(caught.value)
+        assert argument in said or "neither" in said or "both" in said, (kind, said)
+        assert len(said) < 500, kind
+        assert "tensor(" not in said, kind  # no values of what may be data
+
+
+@pytest.mark.parametrize(
+    "kind", [np.float32, np.float64, torch.tensor, np.array], ids=["f32", "f64", "tensor", "array"]
+)
+def test_numbers_of_numpy_and_torch_are_numbers(kind):
+    plain, given = made_trainer(seed=3), None
+    method = pv.methods.DPSGD(lr=kind(0.5), clip=kind(1.0))
+    given = made_trainer(
+        method=method, batch_size=kind(20.0), noise_multiplier=kind(1.0), seed=np.int64(3),
+        steps=torch.tensor(3), delta=1e-3,
+    )  # fmt: skip
+    assert torch.equal(plain.fit().model.weight, given.fit().model.weight)
+    assert plain.epsilon() == given.epsilon()
+    json.loads(given.statement().to_json())
+    assert pv.Budget(kind(1.0), kind(0.25)) == pv.Budget(1.0, 0.25)
+
+
+def test_a_scheduler_as_a_learning_rate_is_told_how_to_be_one():
+    for given in (torch.optim.lr_scheduler.StepLR, a_scheduler()):
+        with pytest.raises(pv.ArgumentError, match=r"from_torch\(lambda optimizer: .*StepLR"):
+            pv.methods.DPSGD(lr=given)
+    for scheduler in (torch.optim.lr_scheduler.StepLR, a_scheduler(), None, lambda o: o,
+                      torch.optim.lr_scheduler.ReduceLROnPlateau):  # fmt: skip
+        with pytest.raises(pv.ArgumentError, match="scheduler"):
+            pv.updates.from_torch(scheduler, lr=0.1)
+
+
+def test_a_plan_that_no_memory_holds_is_refused():
+    for changes in ({"steps": 10**12}, {"steps": None, "epochs": 1e300}):
+        with pytest.raises(pv.ArgumentError, match="at most 100,000,000 steps"):
+            made_trainer(**changes)
+
+
+PARTS = {
+    "rule": (lambda v: pv.methods.Parts(v, pv.updates.scheduled(0.1)), "rule"),
+    "controller": (lambda v: pv.methods.Parts(pv.updates.sgd(), v), "controller"),
+    "onto": (pv.updates.sgd, "onto"),
+    "averaged": (pv.updates.averaged, "rule"),
+    "factors": (pv.noise.Schedule, "factors"),
+    "scales": (pv.geometry.diagonal, "scales"),
+    "sigma": (pv.geometry.known_moments, "sigma"),
+    "by feature": (pv.geometry.by_feature, "scales"),
+    "frequency": (pv.geometry.token_frequency, "counts"),
+    "source": (lambda v: pv.geometry.diagonal(1.0, source=v), "source"),
+    "restore": (lambda v: pv.geometry.diagonal(1.0, restore=v), "restore"),
+}
+
+
+@pytest.mark.parametrize(("make", "name"), PARTS.values(), ids=PARTS)
+@pytest.mark.parametrize("kind", ["bytes", "a class", "an object", "a function of words"])
+def test_a_part_of_the_wrong_kind_is_named(make, name, kind):
+    with pytest.raises(pv.ArgumentError, match=f"Expected {name} "):
+        make(RUBBISH[kind])
 
 
 DATA = {

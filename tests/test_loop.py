@@ -1,4 +1,5 @@
 import copy
+import logging
 import math
 
 import numpy as np
@@ -95,6 +96,30 @@ LOOKS = {
     "iterate": list,
     "truth": bool,
     "detach": lambda t: t.detach(),
+    "f-string": lambda t: f"{t:>10}",
+    "percent": lambda t: "%.3f" % t,  # noqa: UP031
+    "round": round,
+    "equal": lambda t: t == t,
+    "not equal": lambda t: t != 0,
+    "power": lambda t: t**2,
+    "half": lambda t: 0.5 * t,
+    "mean of several": lambda t: t / 4,
+    "added to": lambda t: sum([t, t]),
+    "negated": lambda t: -t,
+    "numpy mean": np.mean,
+    "torch argmax": lambda t: torch.argmax(t, dim=1),
+    "torch stack": lambda t: torch.stack([t, t]),
+    "torch tensor": torch.tensor,
+    "torch equal": lambda t: torch.equal(t, t),
+    "softmax": lambda t: nn.functional.softmax(t, dim=-1),
+    "another layer": nn.Linear(3, 3),
+    "torchlike accuracy": lambda t: (torch.max(t, 1)[1] == t).sum(),
+    "plateau": lambda t: torch.optim.lr_scheduler.ReduceLROnPlateau(
+        torch.optim.SGD([nn.Parameter(torch.ones(1))], lr=1.0)
+    ).step(t),
+    "scaler": lambda t: torch.amp.GradScaler("cpu").scale(t),
+    "autograd backward": torch.autograd.backward,
+    "autograd grad": lambda t: torch.autograd.grad(t, [nn.Parameter(torch.ones(1))]),
 }
 
 
@@ -107,6 +132,214 @@ def test_no_private_value_can_be_looked_at(look, what):
     with pytest.raises(pv.PrivateValueError, match="public data"):
         look(tokens[what])
     assert repr(tokens[what]) == f"<private {what}>"
+
+
+def test_tokens_can_be_printed_and_logged_without_a_value(capsys, caplog):
+    loop = make()
+    x, y = next(iter(loop.loader))
+    loss = loop.criterion(loop.model(x), y)
+    print(loss, f"{loss}", str(loss))
+    assert capsys.readouterr().out == "<private loss> <private loss> <private loss>\n"
+    logging.getLogger("mine").warning("loss %s", loss)
+    assert caplog.messages == ["loss <private loss>"]
+    assert loss in [loss]
+    assert len({loss, x, y}) == 3
+
+
+def one_step(loop, criterion):
+    model, optimizer, _, loader = loop
+    x, y = next(iter(loader))
+    optimizer.zero_grad()
+    criterion(model(x), y).backward(retain_graph=False)
+    optimizer.step()
+
+
+class TwoParts(nn.Module):
+    """A loss that does something to what torch's gives."""
+
+    def forward(self, output, target):
+        return 2 * nn.functional.cross_entropy(output, target)
+
+
+WEIGHTED = torch.tensor([1.0, 2.0, 3.0])
+ALIKE = {
+    "a new module": (nn.CrossEntropyLoss(), lambda: nn.CrossEntropyLoss()),
+    "a function": (nn.CrossEntropyLoss(), lambda: nn.functional.cross_entropy),
+    "a module for a function": (nn.functional.cross_entropy, nn.CrossEntropyLoss),
+    "settings": (
+        nn.CrossEntropyLoss(weight=WEIGHTED, label_smoothing=0.1),
+        lambda: nn.CrossEntropyLoss(weight=WEIGHTED.clone(), label_smoothing=0.1),
+    ),
+    "by name": (
+        nn.CrossEntropyLoss(),
+        lambda: lambda o, t: nn.functional.cross_entropy(target=t, input=o),
+    ),
+    "a subclass of its own": (
+        type("Mine", (nn.CrossEntropyLoss,), {})(),
+        lambda: nn.functional.cross_entropy,
+    ),
+}
+
+
+@pytest.mark.parametrize(("given", "used"), ALIKE.values(), ids=ALIKE)
+def test_the_loss_may_be_made_or_called_inside_the_loop(given, used):
+    weights = []
+    for inside in (False, True):
+        model = zeroed()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
+        loop = pv.PrivateLoop(
+            model, optimizer, given, problem(), clip=1.0, batch_size=20, epochs=1,
+            noise_multiplier=1.0, delta=1e-3, seed=3,
+        )  # fmt: skip
+        one_step(loop, used() if inside else loop.criterion)
+        weights.append(model.weight.detach().clone())
+    assert torch.equal(*weights)
+    assert weights[0].abs().sum() > 0
+
+
+OTHER = {
+    "another setting": (
+        nn.CrossEntropyLoss(),
+        nn.CrossEntropyLoss(label_smoothing=0.1),
+        "label_smoothing=0.1 in place of 0.0",
+    ),
+    "another weight": (
+        nn.CrossEntropyLoss(weight=WEIGHTED),
+        nn.CrossEntropyLoss(weight=2 * WEIGHTED),
+        r"weight=a tensor of shape \(3,\)",
+    ),
+    "another reduction": (
+        nn.CrossEntropyLoss(),
+        nn.CrossEntropyLoss(reduction="none"),
+        "reduction='none' in place of 'mean'",
+    ),
+    "another loss": (nn.CrossEntropyLoss(), nn.MultiMarginLoss(), "got torch's multi_margin_loss"),
+    "turned round": (
+        nn.CrossEntropyLoss(),
+        lambda o, t: nn.functional.cross_entropy(t, o),
+        "input='target' in place of 'output'",
+    ),
+    "a part of it": (TwoParts(), nn.CrossEntropyLoss(), "got torch's cross_entropy"),
+}
+
+
+@pytest.mark.parametrize(("given", "used", "says"), OTHER.values(), ids=OTHER)
+def test_another_loss_inside_the_loop_is_refused_by_what_differs(given, used, says):
+    model = zeroed()
+    loop = pv.PrivateLoop(
+        model, torch.optim.SGD(model.parameters(), lr=0.5), given, problem(), clip=1.0,
+        batch_size=20, epochs=1, noise_multiplier=1.0, delta=1e-3,
+    )  # fmt: skip
+    with pytest.raises(pv.ArgumentError, match=says) as caught:
+        one_step(loop, used)
+    assert "criterion that the loop gives" in str(caught.value)
+    assert loop.ledger.charges() == ()
+
+
+def test_a_loss_of_ones_own_called_on_tokens_names_the_criterion():
+    def own(output, target):
+        return ((output - target) ** 2).mean()
+
+    with pytest.raises(pv.PrivateValueError, match="criterion that the loop gives"):
+        one_step(make(), own)
+
+
+def test_the_model_itself_called_on_tokens_names_the_model_of_the_loop():
+    net = zeroed()
+    loop = make(net)
+    x, _ = next(iter(loop.loader))
+    with pytest.raises(pv.PrivateValueError, match="model that the loop gives"):
+        net(x)
+
+
+def test_a_criterion_is_moved_and_read_as_the_loss_was():
+    criterion = make().criterion
+    assert criterion.to("cpu") is criterion
+    assert criterion.reduction == "mean"
+    with pytest.raises(AttributeError):
+        criterion.no_such_thing  # noqa: B018
+
+
+BETWEEN = {
+    "clip_grad_norm_": lambda m, o: nn.utils.clip_grad_norm_(m.parameters(), 1.0),
+    "clip_grad_norm_ one by one": lambda m, o: nn.utils.clip_grad_norm_(
+        m.parameters(), 1.0, foreach=False
+    ),
+    "clip_grad_value_": lambda m, o: nn.utils.clip_grad_value_(m.parameters(), 1.0),
+    "norm": lambda m, o: [p.grad.norm() for p in m.parameters()],
+    "scaled": lambda m, o: [p.grad.mul_(0.5) for p in m.parameters()],
+    "item": lambda m, o: next(m.parameters()).grad.sum().item(),
+    "numpy": lambda m, o: next(m.parameters()).grad.numpy(),
+    "scaler": lambda m, o: unscale(o),
+}
+
+
+def unscale(optimizer):
+    scaler = torch.amp.GradScaler("cpu")
+    scaler.scale(torch.ones(()))
+    scaler.unscale_(optimizer)
+
+
+@pytest.mark.parametrize("look", BETWEEN.values(), ids=BETWEEN)
+def test_gradients_cannot_be_used_before_they_are_released(look):
+    net = zeroed()
+    loop = make(net)
+    x, y = next(iter(loop.loader))
+    loop.criterion(loop.model(x), y).backward()
+    optimizer = loop._optimizer
+    with pytest.raises(pv.PrivateValueError, match="clip= instead of clip_grad_norm_"):
+        look(net, optimizer)
+    assert "private" in repr(net.weight.grad)
+    copy.deepcopy(net)
+    optimizer.step()  # nothing was lost
+    assert nn.utils.clip_grad_norm_(net.parameters(), 1.0) > 0  # the released one may be looked at
+    assert loop.steps_done == 1
+
+
+@pytest.mark.parametrize("to_none", [True, False])
+def test_gradients_can_be_cleared_at_any_time(to_none):
+    loop = make()
+    x, y = next(iter(loop.loader))
+    loop.criterion(loop.model(x), y).backward()
+    loop._optimizer.zero_grad(set_to_none=to_none)
+    loop._optimizer.step()
+    loop._optimizer.zero_grad(set_to_none=to_none)
+    run(loop)
+    assert loop.steps_done == 10
+
+
+def test_a_pending_gradient_is_gone_after_detaching():
+    net = zeroed()
+    loop = make(net)
+    x, y = next(iter(loop.loader))
+    loop.criterion(loop.model(x), y).backward()
+    loop.detach()
+    assert net.weight.grad is None
+    loop._optimizer.step()
+    assert torch.equal(net.weight, torch.zeros(3, 5))
+
+
+@pytest.mark.parametrize("options", [{"gradient": 2.0}, {"create_graph": True}, {"inputs": []}])
+def test_a_backward_pass_of_another_kind_is_refused(options):
+    loop = make()
+    x, y = next(iter(loop.loader))
+    with pytest.raises(pv.ArgumentError, match="when the optimiser steps"):
+        loop.criterion(loop.model(x), y).backward(**options)
+
+
+def test_a_scheduler_beside_a_controller_is_refused():
+    net = torch.nn.Linear(3, 2)
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    loop = pv.PrivateLoop(
+        net, optimizer, torch.nn.CrossEntropyLoss(),
+        (np.ones((20, 3), "float32"), np.zeros(20, int)), clip=1.0, batch_size=5, epochs=1,
+        noise_multiplier=1.0, delta=1e-3, controller=pv.updates.step_doubling(0.1, 1.0),
+    )  # fmt: skip
+    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, step_size=1, gamma=0.5)
+    one_step(loop, loop.criterion)
+    scheduler.step()
+    with pytest.raises(pv.ArgumentError, match="Leave out the scheduler"):
+        one_step(loop, loop.criterion)
 
 
 def test_tokens_move_between_devices_as_tensors_do():

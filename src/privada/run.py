@@ -7,6 +7,7 @@ import warnings
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -23,12 +24,13 @@ from privada.clipping.clips import THRESHOLD, checked
 from privada.clipping.engine import not_compiled
 from privada.clipping.losses import Loss
 from privada.clipping.probes import refuse_mixing_models
+from privada.core import formatting
 from privada.core.errors import ArgumentError, BudgetExceeded, LedgerError, ModelError
 from privada.core.randomness import SecureBits, make_bits
 from privada.core.silence import pass_on_signals, silenced
 from privada.core.state import HeldState
 from privada.core.tensors import Parameters
-from privada.core.validation import one_of, positive, probability, whole, words
+from privada.core.validation import one_of, positive, probability, shown, whole, words
 from privada.core.values import Release
 from privada.gate import Gate
 from privada.geometry import Shape, Whitening
@@ -40,6 +42,9 @@ from privada.sampling import FixedSize, Poisson, Sampler
 from privada.updates import Controller, Rule
 
 SAMPLING = ("poisson", "fixed-size")
+# A plan of more would not fit into memory.
+_MOST_STEPS = 10**8
+_MOST_RECORDS = 2**53
 # Distinct points per doubling at which a run's epsilon is computed for its history.
 _POINTS_PER_OCTAVE = 16
 # What made-up examples are multiplied by to see whether a model or a loss keeps something of them.
@@ -68,7 +73,7 @@ class Settings:
     example: Any = None
 
     def __post_init__(self) -> None:
-        positive("batch_size", self.batch_size)
+        self._number("batch_size", positive)
         one_of("sampling", self.sampling, SAMPLING)
         if (self.budget is None) == (self.noise_multiplier is None):
             raise ArgumentError(
@@ -78,34 +83,46 @@ class Settings:
             )
         if self.budget is not None and not isinstance(self.budget, Budget):
             raise ArgumentError(
-                f"Expected budget to be a Budget, got budget={self.budget!r}. "
+                f"Expected budget to be a Budget, got budget={shown(self.budget)}. "
                 "Write pv.Budget(epsilon, delta)."
             )
         if self.noise_multiplier is not None:
-            positive("noise_multiplier", self.noise_multiplier)
+            self._number("noise_multiplier", positive)
         if (self.epochs is None) == (self.steps is None):
             raise ArgumentError(
                 "Expected exactly one of epochs and steps, got "
                 f"{'neither' if self.epochs is None else 'both'}."
             )
         if self.epochs is not None:
-            positive("epochs", self.epochs)
+            self._number("epochs", positive)
         if self.steps is not None:
-            whole("steps", self.steps)
+            self._number("steps", whole)
         if self.delta is not None:
-            probability("delta", self.delta)
+            self._number("delta", probability)
             if self.budget is not None and self.delta != self.budget.delta:
                 raise ArgumentError(
                     f"Expected delta to be left out or equal to the budget's "
                     f"({self.budget.delta}), got delta={self.delta}."
                 )
         if self.population is not None:
-            whole("population", self.population)
+            self._number("population", whole)
+            if self.population > _MOST_RECORDS:
+                raise ArgumentError(
+                    f"Expected population <= {_MOST_RECORDS:,}, got population="
+                    f"{shown(self.population)}. Give the public number of records."
+                )
         words("unit", self.unit)
         if self.run is not None:
             words("run", self.run)
         if self.seed is not None:
-            whole("seed", self.seed, least=0)
+            self._number("seed", partial(whole, least=0))
+
+    def _number(self, name: str, check: Callable[[str, Any], float]) -> None:
+        """Check a number; one of NumPy's or torch's becomes a plain one."""
+        value = getattr(self, name)
+        checked = check(name, value)
+        if type(value) not in (int, float):
+            object.__setattr__(self, name, checked)
 
 
 class Steps(Protocol):
@@ -150,10 +167,14 @@ class Run:
         clipping: Clipping = THRESHOLD,
     ) -> None:
         if not isinstance(model, nn.Module):
-            raise ArgumentError(f"Expected model to be a torch.nn.Module, got {model!r}.")
-        if not callable(loss):
             raise ArgumentError(
-                f"Expected loss to be a torch loss or a function of (output, target), got {loss!r}."
+                f"Expected model to be a torch.nn.Module, got model={shown(model)}. Give a model "
+                "that is made, not its class."
+            )
+        if not callable(loss) or isinstance(loss, type):
+            raise ArgumentError(
+                f"Expected loss to be a torch loss or a function of (output, target), got "
+                f"loss={shown(loss)}. Use torch.nn.CrossEntropyLoss(), or the like."
             )
         refuse_mixing_layers(model)
         self.settings, self.name = settings, name
@@ -173,6 +194,11 @@ class Run:
         self.steps = settings.steps or math.ceil(
             settings.epochs * self.population / settings.batch_size  # type: ignore[operator]
         )
+        if self.steps > _MOST_STEPS:
+            raise ArgumentError(
+                f"Expected at most {_MOST_STEPS:,} steps, got more. Take fewer steps or epochs, or "
+                "a larger batch_size."
+            )
         parts = parts_of(self.steps)
         self.shape, self._rule = parts.geometry, parts.rule
         self.plan = Plan(
@@ -324,7 +350,7 @@ class Run:
             return Ledger(None, self.settings.budget)
         if not isinstance(given, (str, os.PathLike)):
             raise ArgumentError(
-                f"Expected ledger to be a Ledger or the path of one, got ledger={given!r}."
+                f"Expected ledger to be a Ledger or the path of one, got ledger={shown(given)}."
             )
         return Ledger(given, None if Path(given).exists() else self.settings.budget)
 
@@ -354,9 +380,10 @@ class Run:
         if before >= settings.budget.epsilon:
             raise BudgetExceeded(
                 f"Expected something to be left of {settings.budget} for the first step, got an "
-                f"epsilon of {before:.4g} for what comes before it: {self.plan.before(0)} releases "
-                f"of second moments, and {sum(paid.values())} that run {self.run!r} was charged "
-                f"for already. Give them more noise or fewer rounds. {self._uncharged()}"
+                f"epsilon of {formatting.epsilon(before)} for what comes before it: "
+                f"{self.plan.before(0)} releases of second moments, and {sum(paid.values())} "
+                f"that run {self.run!r} was charged for already. Give them more noise or "
+                f"fewer rounds. {self._uncharged()}"
             )
 
         def cost(sigma: float) -> float:
@@ -413,9 +440,10 @@ class Run:
             return
         spent = self.ledger.epsilon()
         raise BudgetExceeded(
-            f"Expected the run to fit the budget of {self.ledger!r}, but {spent:.4g} is spent and "
-            f"the run's {sum(plan.values())} releases would make it {cost:.4g}. Take fewer steps, "
-            f"more noise or a smaller batch. {self._uncharged()}"
+            f"Expected the run to fit the budget of {self.ledger!r}, but "
+            f"{formatting.epsilon(spent)} is spent and the run's {sum(plan.values())} releases "
+            f"would make it {formatting.epsilon(cost)}. Take fewer steps, more noise or a "
+            f"smaller batch. {self._uncharged()}"
         )
 
     def _uncharged(self) -> str:

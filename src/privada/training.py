@@ -14,9 +14,10 @@ from privada import checkpoint
 from privada.accounting import Budget, Ledger, Statement
 from privada.accounting.events import Tally
 from privada.clipping.losses import Loss
+from privada.core import formatting
 from privada.core.errors import ArgumentError, CheckpointError
 from privada.core.randomness import SeededBits
-from privada.core.validation import whole
+from privada.core.validation import shown, whole
 from privada.data import Collate, Transform
 from privada.gate import Gate
 from privada.methods import Method, Parts
@@ -124,7 +125,12 @@ class Trainer:
         if not isinstance(method, Method):
             raise ArgumentError(
                 f"Expected method to be a method such as pv.methods.DPSGD(lr=0.1), got "
-                f"method={method!r}."
+                f"method={shown(method)}."
+            )
+        if resume is not None and not isinstance(resume, (str, os.PathLike)):
+            raise ArgumentError(
+                f"Expected resume to be the path of a checkpoint, got resume={shown(resume)}. Give "
+                "what fit(checkpoint=...) was given."
             )
         settings = Settings(
             batch_size=batch_size,
@@ -411,16 +417,16 @@ def _bar(shown: bool, trainer: Trainer) -> Iterator[Any]:
         TextColumn("{task.description}"),
         BarColumn(),
         MofNCompleteColumn(),
-        TextColumn("epsilon {task.fields[epsilon]:.3f}"),
+        TextColumn("epsilon {task.fields[epsilon]}"),
         TimeColumn(),
     )
     with Progress(*columns) as bar:
         task = bar.add_task(
-            trainer.method.name, total=trainer.steps, completed=trainer.steps_done, epsilon=0.0
+            trainer.method.name, total=trainer.steps, completed=trainer.steps_done, epsilon="0"
         )
 
         def advance() -> None:
-            epsilon = trainer._run.epsilon_after(trainer.steps_done)
+            epsilon = formatting.epsilon(trainer._run.epsilon_after(trainer.steps_done))
             bar.update(task, completed=trainer.steps_done, epsilon=epsilon)
 
         yield advance

@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from privada.accounting import Budget, Charge, Statement, events
-from privada.accounting.statement import NOT_COVERED, up
+from privada.accounting.statement import NOT_COVERED
+from privada.core.formatting import up
 
 CHARGES = (
     Charge("first", "tuning", events.gaussian(7.5), 3, "2025-01-01", "2025-01-02"),

@@ -8,8 +8,10 @@ from typer.testing import CliRunner
 
 import privada as pv
 from privada.cli.app import app, main
+from privada.cli.demo import run_demo
 from privada.core.errors import LedgerError
 from tests.forks import PATIENCE
+from tests.report.test_page import Read
 
 
 @pytest.fixture
@@ -41,12 +43,45 @@ def test_demo_compares_methods_and_writes_the_report(tmp_path):
     assert "adadp" in (tmp_path / "privada-demo.html").read_text()
 
 
+def test_the_demo_headlines_what_its_runs_cost_together(tmp_path):
+    demo = run_demo(
+        epsilon=2.0, delta=1e-4, epochs=2, batch_size=256, ledger=None,
+        output=tmp_path / "page.html", progress=False,
+    )  # fmt: skip
+    page = Read((tmp_path / "page.html").read_text("utf-8"))
+    assert page.figures["epsilon"] == page.figures["spent"] == [demo.together]
+    assert demo.together > 3
+    own = sorted(each.trainer.statement().run_epsilon for each in demo.runs)
+    assert sorted(page.figures["own"]) == own
+    assert max(own) <= 2
+    # the second run starts where the first ended
+    ends = [each.trainer.history[-1].epsilon for each in demo.runs]
+    starts = [each.trainer.history[0].epsilon for each in demo.runs]
+    assert all(end < start for end, start in zip(ends, starts[1:], strict=False))
+    assert ends[-1] == demo.together
+
+
+def test_tables_keep_their_words_on_a_narrow_terminal(monkeypatch, command):
+    monkeypatch.setenv("COLUMNS", "40")
+    for words, arguments in {
+        "dp-adam-wosm": ("demo", "--epochs", "1", "--output", "x.html"),
+        "repeat-poisson": ("plan", "--records", "1000", "--epsilon", "1", "--batch-size", "100",
+                           "--epochs", "1"),
+        "papers.honest-selection.coupling": ("papers",),
+    }.items():  # fmt: skip
+        code, output, _ = command(*arguments)
+        assert code == 0
+        assert words in output
+        assert "…" not in output
+
+
 def test_demo_as_json_is_only_json_and_keeps_the_budget():
     program = "from privada.cli import main; main()"
     options = ["demo", "--epochs", "20", "--epsilon", "3", "--json"]
     output = subprocess.check_output([sys.executable, "-c", program, *options], timeout=PATIENCE)
     fields = json.loads(output)
-    assert fields["statement"]["epsilon"] <= 3
+    assert 2.9 < fields["statement"]["run_epsilon"] <= 3
+    assert fields["statement"]["epsilon"] == fields["together"]
     assert fields["statement"]["private"]
     assert fields["accuracy"] > 0.75
     assert len(fields["runs"]) == 4

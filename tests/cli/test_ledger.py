@@ -9,6 +9,7 @@ import pytest
 import privada as pv
 from privada.accounting import epsilon_of, events
 from privada.cli.app import main
+from privada.core.formatting import up
 
 STEP, LOOK = events.poisson(0.01, 2.0), events.gaussian(20.0)
 
@@ -45,6 +46,27 @@ def test_it_says_what_was_spent_and_what_is_left(path, command, tmp_path):
     words = command(path).out
     assert "patients: epsilon" in words
     assert "statistics" in words
+
+
+LONG = (
+    "monthly retraining of the cardiology model, fourth attempt after the review: final [b] :bug:"
+)
+
+
+@pytest.mark.parametrize("width", ["40", "80", "200"])
+def test_a_run_is_named_whole_and_its_epsilon_is_said_once(path, command, monkeypatch, width):
+    monkeypatch.setenv("COLUMNS", width)
+    ledger = pv.Ledger(path)
+    for sigma in (3.0, 4.0, 5.0):
+        ledger.charge({events.poisson(0.01, sigma): 10}, run=LONG)
+    words = command(path).out
+    assert words.count(LONG) == 1
+    own = up(json.loads(command(path, "--json").out)["runs"][LONG])
+    assert f"Run {LONG}: epsilon {own} alone\n" in words
+    assert words.count(own) == 1
+    rows = [line for line in words.splitlines() if line.startswith("  training: 10 releases")]
+    assert len(rows) == 3
+    assert all(f"multiplier {sigma}," in row for sigma, row in zip((3, 4, 5), rows, strict=True))
 
 
 def test_another_delta(path, command):

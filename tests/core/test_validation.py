@@ -4,10 +4,21 @@ import fractions
 import math
 
 import numpy as np
+import pandas as pd
 import pytest
+import torch
 
 from privada.core.errors import ArgumentError, PrivadaError
-from privada.core.validation import one_of, positive, probability, rate, real, whole
+from privada.core.validation import (
+    flag,
+    one_of,
+    positive,
+    probability,
+    rate,
+    real,
+    shown,
+    whole,
+)
 
 NAN, INF = math.nan, math.inf
 NOT_NUMBERS = [True, False, np.True_, "1", b"1", None, [1.0], 1j, object, np.ones(1)]
@@ -70,6 +81,58 @@ def test_a_whole_number_has_a_least_value(value, least):
     with pytest.raises(ArgumentError, match=f">= {least}, got x={value}"):
         whole("x", value, least=least)
     assert whole("x", least, least=least) == least
+
+
+@pytest.mark.parametrize("kind", [np.array, torch.tensor])
+def test_a_number_without_dimensions_is_a_number(kind):
+    assert real("x", kind(0.5)) == 0.5
+    assert whole("x", kind(3)) == 3
+    for check, value in ((whole, kind(3.0)), (real, kind(True)), (real, kind([0.5]))):
+        with pytest.raises(ArgumentError, match="Expected x to be a"):
+            check("x", value)
+    with pytest.raises(ArgumentError, match=r"x=-0\.5"):
+        positive("x", kind(-0.5))
+
+
+def test_a_number_that_is_trained_is_refused_with_the_remedy():
+    with pytest.raises(ArgumentError, match=r"x\.item\(\)"):
+        real("x", torch.tensor(0.5, requires_grad=True))
+
+
+def test_a_number_beyond_floats_is_not_finite():
+    with pytest.raises(ArgumentError, match="to be finite"):
+        real("x", 10**400)
+
+
+def test_a_flag_is_true_or_false():
+    assert flag("x", np.True_) is True
+    for value in (None, 0, 1, "no", [], torch.tensor(True)):
+        with pytest.raises(ArgumentError, match="Expected x to be True or False"):
+            flag("x", value)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        torch.full((3,), 0.12345),
+        np.full((2, 2), 0.12345),
+        torch.tensor(0.12345),
+        [0.12345, 1.0],
+        {"name": 0.12345},
+        {0.12345},
+        pd.DataFrame({"a": [0.12345]}),
+        type("Record", (), {"__repr__": lambda self: "0.12345"})(),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_what_may_be_data_is_not_shown(value):
+    assert "12345" not in shown(value)
+    assert type(value).__name__ in shown(value)
+
+
+def test_a_long_setting_is_cut_short():
+    assert len(shown("x" * 1000)) == 80
+    assert len(shown(10**400)) == 80
 
 
 def test_a_choice_comes_back():

@@ -52,7 +52,7 @@ def test_micro_batches_double_the_noise_for_the_same_charge():
     assert release.batch_size == RECORDS / 4
     assert run.ledger.totals() == {ONE: 1}
     assert "microbatch=4" in run.method.describe()
-    with pytest.raises(pv.ArgumentError, match="size"):
+    with pytest.raises(pv.ArgumentError, match="Expected microbatch"):
         pv.methods.AdaDPS(**options, microbatch=0)
 
 

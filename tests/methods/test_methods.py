@@ -39,9 +39,12 @@ def test_dp_sgd_descends_along_the_released_gradient():
 
 
 def test_a_schedule_that_returns_nonsense_is_refused():
-    controller = pv.updates.scheduled(lambda step: -1.0)
-    with pytest.raises(pv.ArgumentError, match="lr"):
-        controller.rate(0)
+    with pytest.raises(pv.ArgumentError, match=r"lr\(0\)"):
+        pv.updates.scheduled(lambda step: -1.0)
+    later = pv.updates.scheduled(lambda step: 1.0 - step)
+    assert later.rate(0) == 1.0
+    with pytest.raises(pv.ArgumentError, match=r"lr\(1\)"):
+        later.rate(1)
 
 
 @pytest.mark.parametrize(

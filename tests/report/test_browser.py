@@ -169,6 +169,15 @@ def test_a_chart_answers_to_the_mouse(page):
     )
 
 
+def test_a_chart_says_what_its_table_says(page, world):
+    cells = page.locator("#metrics tbody td").all_text_contents()
+    bars = page.locator("#plot-metrics-0 .bartext").all_text_contents()
+    assert {"0.75", "0.8125"} == set(bars) <= set(cells)
+    priced = page.locator("#tuning table").first.locator("tbody td").all_text_contents()
+    labels = page.locator("#plot-prices-2 .bartext").all_text_contents()
+    assert sorted(priced) == sorted(labels)
+
+
 def test_paper_is_white_and_has_no_button(page):
     page.emulate_media(color_scheme="dark")
     assert page.locator("#theme").is_visible()

@@ -3,11 +3,15 @@
 import html.parser
 import json
 import re
+from collections import Counter
 
 import pytest
+from rich.console import Console
 
 import privada as pv
 from privada.accounting import events
+from privada.cli.ledger import contents, show
+from privada.core import formatting
 from privada.core.errors import ArgumentError
 from privada.report import Entry, write
 from privada.report.style import DARK, LIGHT
@@ -82,6 +86,71 @@ def test_one_run(read, world):
     assert "tuning" not in page.ids
 
 
+# Rounded to the nearest, each would be shown below its value, or unlike d3 in a browser.
+AWKWARD = {"epsilon": 1.23411, "run_epsilon": 0.98761, "noise": 1.2345678, "accuracy": 0.87655}
+SHOWN = {"epsilon": "1.235", "run_epsilon": "0.9877", "noise": "1.235", "accuracy": "0.8766"}
+
+
+def awkward(world, name, **changes):
+    step = {"step": 12, "lr": 0.5, "noise_multiplier": AWKWARD["noise"]}
+    said = {**world.first.statement, **{key: AWKWARD[key] for key in ("epsilon", "run_epsilon")}}
+    fields = {
+        "statement": said,
+        "history": [{**step, "epsilon": AWKWARD["epsilon"]}],
+        "metrics": {"accuracy on public records": AWKWARD["accuracy"]},
+        "configuration": {"noise_multiplier": AWKWARD["noise"], "epsilon": AWKWARD["epsilon"]},
+        "prices": {"compose-pld": AWKWARD["epsilon"], "liu-talwar": 1234.5},
+        "tried": [{"settings": {"lr": 0.123456}, "score": AWKWARD["accuracy"]}],
+    }
+    return Entry(name, **{**fields, **changes})
+
+
+def test_a_number_is_shown_alike_wherever_it_is_shown(read, world):
+    one = awkward(world, "one")
+    two = awkward(world, "two", metrics={"accuracy on public records": 0.5})
+    page = read(one, two)
+    plots = json.loads(page.scripts[0])
+
+    def labels(name):
+        return [each for trace in plots[name]["traces"] for each in trace["text"]]
+
+    assert labels("plot-epsilon") == [SHOWN["epsilon"]] * 2
+    assert labels("plot-noise-multiplier") == [SHOWN["noise"]] * 2
+    assert labels("plot-metrics-0") == ["0.5", SHOWN["accuracy"]]
+    assert labels("plot-prices-0") == ["1,235", SHOWN["epsilon"]]
+    assert labels("plot-comparison")[0] == f"epsilon {SHOWN['run_epsilon']}<br>{SHOWN['accuracy']}"
+    # neither text nor chart has another rounding of any of them
+    everywhere = page.text + json.dumps([each["layout"] for each in plots.values()])
+    everywhere += json.dumps([trace.get("text") for p in plots.values() for trace in p["traces"]])
+    for name, value in AWKWARD.items():
+        stem = f"{value}"[:4]
+        found = set(re.findall(rf"(?<![\d.,]){re.escape(stem)}\d*", everywhere))
+        found |= set(re.findall(rf"(?<![\d.,]){re.escape(SHOWN[name][:4])}\d*", everywhere))
+        assert found == {SHOWN[name]}, name
+    # the browser is left no number of its own to round, but for steps
+    templates = [t.get("hovertemplate", "") + t.get("texttemplate", "") for p in plots.values()
+                 for t in p["traces"]]  # fmt: skip
+    assert not any(re.search(r"%\{[xy]:", each) for each in templates)
+
+
+def test_text_command_and_page_agree(read, world, capsys):
+    ledger = world.ledger
+    page = read(world.first, world.second, world.search, ledger=ledger)
+    show(contents(world.folder / "patients.ledger", None), Console())
+    said = capsys.readouterr().out
+    epsilon = formatting.epsilon(ledger.epsilon())
+    assert f"epsilon {epsilon} of 3 spent" in said
+    assert f"{epsilon} spent" in page.text
+    left = formatting.left(3.0, ledger.epsilon())
+    assert f"Left: about {left}." in said
+    assert f"{left} left" in page.text
+    for entry in (world.first, world.second, world.search):
+        own = formatting.epsilon(entry.stated.run_epsilon)
+        assert f"Run {entry.stated.run}: epsilon {own} alone" in said
+        assert f"{own} for this run alone" in str(entry.stated)
+        assert f"{own} for this run alone" in page.text
+
+
 def test_headings_are_in_order_and_identifiers_are_one_thing_each(read, world):
     page = read(world.first, world.second, world.search)
     assert page.headings[0] == 1
@@ -105,9 +174,31 @@ def test_runs_on_other_ledgers_are_told_apart(read, world):
     page = read(world.first, other, third)
     assert len(page.figures["spent"]) == 3  # two ledgers in memory are not one
     assert "This page is about 3 ledgers" in page.text
+    # the headline is the whole bill: no less than any ledger's, and all charges composed
+    totals = Counter()
+    for entry in (world.first, other, third):
+        for charge in entry.stated.charges:
+            totals[charge.event] += charge.count
+    assert page.figures["epsilon"] == [pv.accounting.epsilon_of(totals, 1e-4)]
+    assert page.figures["epsilon"][0] > max(page.figures["spent"])
+    assert "Everything charged to these 3 ledgers, taken together, is" in page.text
     shared = pv.Ledger(None)
     both = [Entry.of_trainer(trained(shared)), Entry.of_trainer(trained(shared))]
     assert len(read(*both).figures["spent"]) == 1
+
+
+def test_ledgers_that_protect_other_things_have_no_common_headline(read):
+    one = Entry.of_trainer(trained())
+    for options in ({"unit": "person"}, {"sampling": "fixed-size"}):
+        page = read(one, Entry.of_trainer(trained(**options)))
+        assert page.figures["epsilon"] == [one.statement["epsilon"]]
+        assert "do not protect the same thing" in page.text
+
+
+def test_a_headline_of_several_ledgers_is_at_the_least_delta(read):
+    page = read(Entry.of_trainer(trained()), Entry.of_trainer(trained(delta=1e-6)))
+    assert page.figures["delta"] == [1e-6]
+    assert page.figures["epsilon"][0] > max(page.figures["spent"])
 
 
 def test_a_ledger_is_shown_as_it_is_now(read, world):

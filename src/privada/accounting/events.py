@@ -23,6 +23,7 @@ from dp_accounting import (
 )
 
 from privada.core.errors import EventError
+from privada.core.formatting import number
 
 ADD_OR_REMOVE = "add-or-remove-one"
 REPLACE = "replace-one"
@@ -241,15 +242,15 @@ def describe(event: DpEvent) -> str:
         )
     if isinstance(event, PoissonSampledDpEvent):
         return (
-            f"Gaussian noise, multiplier {event.event.noise_multiplier:.6g}, on a Poisson sample "
-            f"at rate {event.sampling_probability:.6g}"
+            f"Gaussian noise, multiplier {number(event.event.noise_multiplier)}, on a Poisson "
+            f"sample at rate {event.sampling_probability:.6g}"
         )
     if isinstance(event, SampledWithoutReplacementDpEvent):
         return (
-            f"Gaussian noise, multiplier {event.event.noise_multiplier:.6g}, on "
+            f"Gaussian noise, multiplier {number(event.event.noise_multiplier)}, on "
             f"{event.sample_size} of {event.source_dataset_size} records drawn without replacement"
         )
-    return f"Gaussian noise, multiplier {event.noise_multiplier:.6g}, on all records"
+    return f"Gaussian noise, multiplier {number(event.noise_multiplier)}, on all records"
 
 
 def _kinds(candidates: tuple[Items, ...]) -> str:

@@ -1,7 +1,6 @@
 """The page that says, in words, what was promised and what it rests on."""
 
 import json
-import math
 import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,6 +9,7 @@ from typing import Any
 from privada.accounting import events
 from privada.accounting.budget import Budget
 from privada.accounting.ledger import Charge
+from privada.core import formatting
 
 _WIDTH = 88
 ACCOUNTANTS_IN_WORDS = {
@@ -129,16 +129,17 @@ class Statement:
                 "the seed can remove it. The figures below are what the same run would guarantee "
                 "with its noise from the secure source, which is the default."
             )
+        epsilon, delta = formatting.epsilon(self.epsilon), formatting.delta(self.delta)
         change = (
             f"leave any one {self.unit} out"
             if self.relation == events.ADD_OR_REMOVE
             else f"exchange any one {self.unit} for another"
         )
         return (
-            f"The trained model is ({up(self.epsilon)}, {up(self.delta, 3)})-differentially "
+            f"The trained model is ({epsilon}, {delta})-differentially "
             f"private. In words: {change}, and every possible outcome becomes at most "
-            f"e^{up(self.epsilon, 3)} times more or less likely, but for a chance of about "
-            f"{up(self.delta, 1)} that this fails. The smaller the first number, the less anyone "
+            f"e^{epsilon} times more or less likely, but for a chance of about "
+            f"{delta} that this fails. The smaller the first number, the less anyone "
             "can learn about a single one, however much they know already."
         )
 
@@ -163,14 +164,15 @@ class Statement:
         budget = (
             "none was set"
             if self.budget is None
-            else f"epsilon {self.budget.epsilon:g} at delta {self.budget.delta:g}"
+            else f"epsilon {formatting.epsilon(self.budget.epsilon)} at delta "
+            f"{formatting.delta(self.budget.delta)}"
         )
         facts = [
             ("Data set", self.dataset),
             ("Protects", f"each {self.unit}: {relation}"),
-            ("Epsilon", f"{up(self.epsilon)} for everything on the ledger"),
-            ("", f"{up(self.run_epsilon)} for this run alone"),
-            ("Delta", up(self.delta, 3)),
+            ("Epsilon", f"{formatting.epsilon(self.epsilon)} for everything on the ledger"),
+            ("", f"{formatting.epsilon(self.run_epsilon)} for this run alone"),
+            ("Delta", formatting.delta(self.delta)),
             ("Budget", budget),
             ("Computed by", ACCOUNTANTS_IN_WORDS[self.accountant]),
             ("Method", self.method),
@@ -189,25 +191,6 @@ class Statement:
         for title, items in sections:
             parts += ["", f"{title}:"] + [_wrap(item, "  - ") for item in items]
         return "\n".join(parts)
-
-
-def up(value: float, digits: int = 4) -> str:
-    """Return a number to so many significant digits, never below its value.
-
-    Example:
-        >>> from privada.accounting.statement import up
-        >>> up(1.99941), up(2.0)
-        ('2', '2')
-        >>> up(0.123401)
-        '0.1235'
-    """
-    if not math.isfinite(value) or value <= 0:
-        return f"{value:g}"
-    shown = f"{value:.{digits}g}"
-    if float(shown) >= value:
-        return shown
-    unit = 10.0 ** (math.floor(math.log10(value)) - digits + 1)
-    return f"{(math.floor(value / unit) + 1) * unit:.{digits}g}"
 
 
 def _wrap(text: str, lead: str = "") -> str:

@@ -14,6 +14,8 @@ import privada as pv
 from privada import defaults
 from privada.accounting import epsilon_of
 from privada.accounting.events import Tally
+from privada.cli.printing import print_line, print_table
+from privada.core import formatting
 from privada.core.errors import BudgetExceeded
 from privada.report import Entry, write
 
@@ -30,7 +32,7 @@ class Run:
 
 @dataclass(frozen=True)
 class Demo:
-    """What the demonstration did; `together` is the epsilon of all runs on one data set."""
+    """What the demonstration did; `together` is the epsilon of all runs, which share a ledger."""
 
     runs: tuple[Run, ...]
     together: float
@@ -70,24 +72,21 @@ def run_demo(
     data = inputs[~test], targets[~test]
     budget = pv.Budget(epsilon, delta)
 
-    def trainer(method: pv.methods.Method, account: pv.Ledger | None) -> pv.Trainer:
-        own = pv.Ledger(None, budget, dataset=_DATASET) if account is None else account
+    def trainer(method: pv.methods.Method, account: pv.Ledger | None = None) -> pv.Trainer:
         return pv.Trainer(
             _zero_model(), torch.nn.CrossEntropyLoss(), data, method=method,
-            batch_size=batch_size, epochs=epochs, budget=budget, ledger=own,
+            batch_size=batch_size, epochs=epochs, budget=budget, ledger=account,
         )  # fmt: skip
 
-    steps = trainer(pv.methods.DPSGD(lr=1.0), None).steps
-    planned = [trainer(method, None) for method in _methods(steps)]
+    methods = _methods(trainer(pv.methods.DPSGD(lr=1.0)).steps)
     everything: Tally = Counter()
-    for each in planned:
-        everything.update(each.planned())
+    for method in methods:
+        everything.update(trainer(method).planned())
     together = epsilon_of(everything, delta)
-    if ledger is not None:
-        account = _account(ledger, everything, pv.Budget(together, delta))
-        planned = [trainer(each.method, account) for each in planned]
+    account = _account(ledger, everything, pv.Budget(together, delta))
     runs = []
-    for each in planned:
+    for method in methods:
+        each = trainer(method, account)  # which counts what the ledger holds by now
         each.fit(progress=progress)
         with torch.no_grad():
             right = each.model(inputs[test]).argmax(dim=1) == targets[test]
@@ -105,16 +104,18 @@ def _zero_model() -> torch.nn.Module:
     return model
 
 
-def _account(path: Path, everything: Tally, budget: pv.Budget) -> pv.Ledger:
-    """Return the ledger of a file, new or with room for all runs."""
-    ledger = pv.Ledger(path) if path.exists() else pv.Ledger(path, budget, dataset=_DATASET)
+def _account(path: Path | None, everything: Tally, budget: pv.Budget) -> pv.Ledger:
+    """Return one ledger for all runs, new or with room for them; in memory without a file."""
+    if path is None or not path.exists():
+        return pv.Ledger(path, budget, dataset=_DATASET)
+    ledger = pv.Ledger(path)
     if ledger.budget is not None:
         cost = epsilon_of(ledger.totals() + everything, ledger.budget.delta)
         if cost > ledger.budget.epsilon:
             raise BudgetExceeded(
-                f"Expected all runs to fit the budget of {ledger!r}, but {ledger.epsilon():.4g} is "
-                f"spent and they would make it {cost:.4g}. Give another ledger. Nothing was "
-                "charged."
+                f"Expected all runs to fit the budget of {ledger!r}, but "
+                f"{formatting.epsilon(ledger.epsilon())} is spent and they would make it "
+                f"{formatting.epsilon(cost)}. Give another ledger. Nothing was charged."
             )
     return ledger
 
@@ -170,18 +171,18 @@ def show(demo: Demo, output: Path | None, console: Console) -> None:
         table.add_row(
             trainer.method.name,
             f"{trainer.steps_done:,}",
-            f"{trainer.noise_multiplier:.3f}",
-            f"{trainer.statement().run_epsilon:.3f}",
-            f"{run.accuracy:.1%}{mark}",
+            formatting.number(trainer.noise_multiplier),
+            formatting.epsilon(trainer.statement().run_epsilon),
+            f"{formatting.number(run.accuracy)}{mark}",
         )
-    console.print(table)
+    print_table(console, table)
     console.print(
-        f"* Accuracy on {demo.test_size:,} other images, taken as public. On one private data set "
-        f"all {len(demo.runs)} runs together cost an epsilon of {demo.together:.3f}.",
+        f"* Accuracy on {demo.test_size:,} other images, taken as public. All "
+        f"{len(demo.runs)} runs together cost an epsilon of {formatting.epsilon(demo.together)}.",
         highlight=False,
     )
     if output is not None:
-        console.print(f"Report: {output}", highlight=False)
+        print_line(console, f"Report: {output}")
     console.print(
         f"\n{demo.best.trainer.statement()}", highlight=False, markup=False, soft_wrap=True
     )

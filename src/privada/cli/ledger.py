@@ -6,7 +6,6 @@ from typing import Annotated, Any
 
 import typer
 from rich.console import Console
-from rich.table import Table
 
 
 def ledger(
@@ -87,24 +86,29 @@ def contents(file: Path, delta: float | None) -> dict[str, Any]:
 
 def show(found: dict[str, Any], console: Console) -> None:
     """Print the account."""
-    from privada.accounting.statement import up
+    from privada.cli.printing import print_line
+    from privada.core import formatting
 
-    budget = found["budget"]
-    limit = "no limit" if budget is None else f"of {budget['epsilon']:g}"
-    line = f"{found['dataset']}: epsilon {up(found['spent'])} {limit} spent, at delta "
-    console.print(f"{line}{found['delta']:g}.", highlight=False, markup=False)
+    budget, spent = found["budget"], formatting.epsilon(found["spent"])
+    limit = "no limit" if budget is None else f"of {formatting.epsilon(budget['epsilon'])}"
+    delta = formatting.delta(found["delta"])
+    print_line(console, f"{found['dataset']}: epsilon {spent} {limit} spent, at delta {delta}.")
     if found["left"] is not None:
-        console.print(
-            f"Left: about {found['left']:.4g}. Costs do not simply add up: what a run needs is "
-            "known when it is planned.",
-            highlight=False,
+        left = formatting.left(budget["epsilon"], found["spent"])
+        print_line(
+            console,
+            f"Left: about {left}. Costs do not simply add up: what a run needs is known when it is "
+            "planned.",
         )
-    table = Table(title="Charges", title_justify="left", title_style="bold")
-    for name in ("run", "purpose", "releases", "first", "last", "epsilon alone"):
-        table.add_column(name, justify="right" if name in ("releases", "epsilon alone") else "left")
+    lines: dict[str, list[str]] = {}
     for charge in found["charges"]:
-        table.add_row(
-            charge["run"], charge["purpose"], f"{charge['count']:,}", charge["first"],
-            charge["last"], up(found["runs"][charge["run"]]),
-        )  # fmt: skip
-    console.print(table)
+        first, last = charge["first"], charge["last"]
+        when = first if first == last else f"{first} to {last}"
+        many = "release" if charge["count"] == 1 else "releases"
+        lines.setdefault(charge["run"], []).append(
+            f"  {charge['purpose']}: {charge['count']:,} {many}, {charge['what']}, {when}"
+        )
+    for run, epsilon in found["runs"].items():
+        print_line(console, f"\nRun {run}: epsilon {formatting.epsilon(epsilon)} alone")
+        for line in lines[run]:
+            print_line(console, line)

@@ -148,6 +148,8 @@ def chosen(which: list[str]) -> list[Paper]:
 
 def show(found: list[Paper], console: Console) -> None:
     """Print the papers as a table."""
+    from privada.cli.printing import print_table
+
     table = Table(title="The papers", title_justify="left", title_style="bold", show_lines=True)
     for name in ("paper", "what it gives", "methods", "recipes"):
         table.add_column(name, overflow="fold")
@@ -156,7 +158,7 @@ def show(found: list[Paper], console: Console) -> None:
             f"{paper.number} {paper.by} ({paper.year}), {paper.title}",
             paper.gives,
             "\n".join(paper.methods),
-            "\n".join(paper.recipes) or "none yet",
+            "\n".join(paper.recipes) or "none",
         ]
         table.add_row(*row)
-    console.print(table)
+    print_table(console, table)

@@ -9,6 +9,8 @@ from rich.text import Text
 
 from privada import charts
 from privada.accounting import Budget
+from privada.cli.printing import print_table
+from privada.core import formatting
 from privada.selection.planning import (
     CANDIDATES,
     Affordable,
@@ -64,40 +66,47 @@ def show(afforded: Affordable, console: Console, *, delta_given: bool) -> None:
     ruled = "" if delta_given else ", the largest power of ten not above n^-1.1"
     _say(
         console,
-        f"{afforded.records:,} records, epsilon {budget.epsilon:g} at delta {budget.delta:g}"
-        f"{ruled}; {afforded.sampling} sampling. No data was read and nothing was charged.\n",
+        f"{afforded.records:,} records, epsilon {formatting.epsilon(budget.epsilon)} at delta "
+        f"{formatting.delta(budget.delta)}{ruled}; {afforded.sampling} sampling. No data was "
+        "read and nothing was charged.\n",
     )
-    console.print(
+    print_table(
+        console,
         _settings(
-            afforded, "Noise multiplier of one run", lambda each: f"{each.noise_multiplier:.4g}"
-        )
+            afforded,
+            "Noise multiplier of one run",
+            lambda each: formatting.number(each.noise_multiplier),
+        ),
     )
     console.print()
     over = "one coordinate"
     if afforded.parameters is not None:
         over = f"{afforded.parameters:,} parameters"
-    console.print(
+    print_table(
+        console,
         _settings(
             afforded,
             f"Noise of the run over the clip norm, {over}",
             lambda each: f"{each.run_noise_norm or each.run_noise:.3g}",
-        )
+        ),
     )
     _say(console, "* recommended. Compare settings by the second table: less is better.\n")
-    console.print(
+    print_table(
+        console,
         _searches(
             afforded,
             "Noise of each run that keeps a search within the budget, over that of one run",
             lambda each: "-" if each.times is None else f"{each.times:.3g}",
-        )
+        ),
     )
     console.print()
-    console.print(
+    print_table(
+        console,
         _searches(
             afforded,
             "Epsilon of a search if each run has the noise of one run",
-            lambda each: f"{each.epsilon:.3g}",
-        )
+            lambda each: formatting.epsilon(each.epsilon),
+        ),
     )
     _say(console, f"Runs of {chosen}. A dash: no amount of noise is enough.\n")
     console.print("Recommendation", style="bold")

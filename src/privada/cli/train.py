@@ -22,6 +22,7 @@ from privada.cli.folders import LEDGER, refuse_taken
 from privada.cli.inputs import Inputs, Open, Rows
 from privada.cli.wanted import Wanted
 from privada.core.errors import BudgetExceeded, CheckpointError, PrivadaError
+from privada.core.formatting import number
 from privada.core.randomness import make_bits
 from privada.models import Architecture, save
 from privada.noise.hidden import hidden_generator
@@ -287,10 +288,10 @@ def show(trained: Trained, output: Path, console: Console) -> None:
         f"Trained a {trained.architecture.kind} model on "
         f"{len(trained.inputs.schema.features)} features: "
         f"{trainer.method.describe()}, {trainer.steps_done:,} steps, noise multiplier "
-        f"{trainer.noise_multiplier:.3f}.",
+        f"{number(trainer.noise_multiplier)}.",
         highlight=False,
     )
     for name, value in trained.metrics.items():
-        console.print(f"{name}: {value:.4f}", highlight=False)
+        console.print(f"{name}: {number(value)}", highlight=False)
     console.print(f"Everything is in {output}.\n", highlight=False)
     console.print(str(trained.statement), highlight=False, markup=False, soft_wrap=True)

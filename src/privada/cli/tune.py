@@ -13,7 +13,9 @@ from torch import nn
 from privada import defaults, tables
 from privada.accounting import Budget
 from privada.cli.folders import new_folder, refuse_taken
+from privada.cli.printing import print_table
 from privada.core.errors import ArgumentError
+from privada.core.formatting import number
 from privada.methods import get
 from privada.models import Architecture, save
 from privada.report import Entry, write
@@ -242,12 +244,12 @@ def show(tuned: Tuned, console: Console) -> None:
         for name in (*tuned.grid, "score"):
             listed.add_column(name, justify="right")
         for each in sorted(found.tried, key=lambda tried: tried.score):
-            listed.add_row(*(f"{each.settings[n]}" for n in tuned.grid), f"{each.score:.4f}")
-        console.print(listed)
+            listed.add_row(*(f"{each.settings[n]}" for n in tuned.grid), number(each.score))
+        print_table(console, listed)
     words = ", ".join(f"{name} {value}" for name, value in found.settings.items())
     score = "none: no run was drawn, and the model is untrained"
     if found.score is not None:
-        score = f"{found.score:.4f}, with noise of standard deviation {found.score_std:.2g}"
+        score = f"{number(found.score)}, with noise of standard deviation {found.score_std:.2g}"
     console.print(f"Best of {found.candidates} candidates: {words}", highlight=False)
     console.print(f"Score on records set apart: {score}", highlight=False)
     console.print(f"Price: {found.price}\n", highlight=False)

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from privada.core.errors import ArgumentError
 from privada.core.tensors import Parameters
+from privada.core.validation import flag, shown, words
 from privada.core.values import Release
 
 Scales = Mapping[str, Tensor] | Tensor | float
@@ -140,8 +141,23 @@ class Geometry(Shape):
         return self.source or "isotropic"
 
 
+def check_values(name: str, values: Any) -> None:
+    """Raise unless values can be laid out over a model: numbers, or a map to numbers."""
+    for each in values.values() if isinstance(values, Mapping) else (values,):
+        try:
+            found = torch.as_tensor(each)
+        except (TypeError, ValueError, RuntimeError, OverflowError):
+            found = torch.empty(0, dtype=torch.bool)
+        if found.dtype == torch.bool or found.is_complex():
+            raise ArgumentError(
+                f"Expected {name} to be a number, a vector or a map from parameter names to "
+                f"tensors, got {name}={shown(values)}."
+            )
+
+
 def flat_values(name: str, values: Scales, parameters: Parameters) -> Tensor:
     """Return values given in one of three ways as one vector over all parameters."""
+    check_values(name, values)
     if isinstance(values, Mapping):
         flat = parameters.layout.join({k: torch.as_tensor(v) for k, v in values.items()})
     else:
@@ -152,7 +168,7 @@ def flat_values(name: str, values: Scales, parameters: Parameters) -> Tensor:
                 f"from parameter names to tensors, got a tensor of shape {tuple(flat.shape)}."
             )
         flat = flat.expand(parameters.size)
-    flat = flat.to(parameters.device, parameters.dtype)
+    flat = flat.detach().to(parameters.device, parameters.dtype)
     if not bool(torch.isfinite(flat).all()):
         raise ArgumentError(f"Expected finite {name}, got a NaN or an infinity among them.")
     return flat
@@ -204,7 +220,10 @@ def diagonal(
     Reference: Li et al. (2022), Private Adaptive Optimization with Side Information (000),
     Algorithm 1; Asi et al. (2021), Private Adaptive Gradient Methods (004), Algorithms 1 and 2.
     """
-    return Geometry(scales, shift, restore, source)
+    check_values("scales", scales)
+    if shift is not None:
+        check_values("shift", shift)
+    return Geometry(scales, shift, flag("restore", restore), words("source", source))
 
 
 class FromState(Shape):

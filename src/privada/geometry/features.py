@@ -10,7 +10,7 @@ from torch import Tensor
 
 from privada.core.errors import ArgumentError
 from privada.core.tensors import Parameters
-from privada.core.validation import not_negative, positive
+from privada.core.validation import not_negative, positive, shown, words
 from privada.geometry.diagonal import Geometry, Shape, State
 
 
@@ -26,8 +26,8 @@ class ByFeature(Shape):
     """
 
     def __init__(self, scales: Tensor, others: float, layer: str | None, source: str) -> None:
-        self.scales, self.source = scales, source
-        self._others, self._layer = others, layer
+        self.scales, self.source = scales, words("source", source)
+        self._others, self._layer = others, None if layer is None else words("layer", layer)
         self._made: tuple[Parameters, Geometry] | None = None
 
     def init(self, parameters: Parameters) -> State:
@@ -76,7 +76,7 @@ def by_feature(
     Reference: Li et al. (2022), Private Adaptive Optimization with Side Information (000),
     Algorithm 1, Option 2.
     """
-    vector = torch.as_tensor(np.asarray(scales, dtype=np.float64))
+    vector = torch.as_tensor(_array("scales", scales))
     if vector.ndim != 1 or not bool(torch.isfinite(vector).all() and (vector > 0).all()):
         raise ArgumentError(
             "Expected scales to be one finite positive number for each feature, got a tensor of "
@@ -86,13 +86,30 @@ def by_feature(
     return ByFeature(vector.float(), positive("others", others), layer, source)
 
 
+def _array(name: str, values: Any, dtype: Any = np.float64) -> NDArray[Any]:
+    """Return numbers as an array."""
+    try:
+        if isinstance(values, Tensor):
+            values = values.detach().cpu()
+        found = np.asarray(values, dtype=dtype)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise ArgumentError(
+            f"Expected {name} to be numbers, got {name}={shown(values)}. Give an array of them."
+        ) from error
+    if found.dtype.kind not in "biuf":
+        raise ArgumentError(
+            f"Expected {name} to be numbers, got {name}={shown(values)}. Give an array of them."
+        )
+    return found
+
+
 def _sparse(values: Any) -> bool:
     return bool(scipy.sparse.issparse(values))
 
 
 def _columns(name: str, values: Any) -> tuple[Any, int]:
     """Return a matrix of public examples, dense or CSR, and how many rows it has."""
-    matrix: Any = scipy.sparse.csr_array(values) if _sparse(values) else np.asarray(values)
+    matrix: Any = scipy.sparse.csr_array(values) if _sparse(values) else _array(name, values, None)
     if matrix.ndim != 2 or not matrix.shape[0]:
         raise ArgumentError(
             f"Expected {name} to be a matrix with a row for each public example and at least one "
@@ -165,7 +182,7 @@ def token_frequency(
     Section 6.1.2.
     """
     if not _sparse(counts) and np.ndim(counts) == 1:
-        totals = np.asarray(counts, dtype=np.float64)
+        totals = _array("counts", counts)
     else:
         totals = _sum(_columns("counts", counts)[0])
     if not totals.size or not np.isfinite(totals).all() or totals.min() < 0 or totals.max() <= 0:

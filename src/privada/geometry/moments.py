@@ -9,8 +9,16 @@ from torch import Tensor
 from privada.core.errors import ArgumentError
 from privada.core.public import as_public
 from privada.core.tensors import Parameters
-from privada.core.validation import positive, whole
-from privada.geometry.diagonal import Ask, FromState, Geometry, Scales, State, flat_values
+from privada.core.validation import positive, whole, words
+from privada.geometry.diagonal import (
+    Ask,
+    FromState,
+    Geometry,
+    Scales,
+    State,
+    check_values,
+    flat_values,
+)
 
 
 class Moments:
@@ -107,7 +115,8 @@ class known_moments(Moments):
         sigma: Scales,
         source: str = "second moments given by the user and declared public",
     ) -> None:
-        self._sigma, self.source = sigma, source
+        check_values("sigma", sigma)
+        self._sigma, self.source = sigma, words("source", source)
 
     def check(self, parameters: Parameters) -> None:
         """Raise if there are not as many moments as parameters."""

@@ -1,7 +1,7 @@
 """Geometries from past releases: adaptivity without public data."""
 
 from privada.core.tensors import Parameters
-from privada.core.validation import fraction, positive, whole
+from privada.core.validation import flag, fraction, positive, whole
 from privada.core.values import Release
 from privada.geometry.diagonal import FromState, Geometry, State, isotropic
 
@@ -34,7 +34,7 @@ class past_releases(FromState):
     def __init__(self, decay: float = 0.999, eps: float = 1e-8, corrected: bool = False) -> None:
         super().__init__(True, "second moments of this run's own earlier releases")
         self._decay, self._eps = fraction("decay", decay), positive("eps", eps)
-        self._corrected = bool(corrected)
+        self._corrected = flag("corrected", corrected)
 
     def init(self, parameters: Parameters) -> State:
         """Return a second moment of zero."""

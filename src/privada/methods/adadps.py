@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from privada.clipping import microbatches
+from privada.core.validation import whole
 from privada.geometry import Moments, Shape
 from privada.methods.method import Method, Parts
 from privada.updates import LearningRate, scheduled, sgd
@@ -49,7 +50,7 @@ class AdaDPS(Method):
 
     def __post_init__(self) -> None:
         if self.microbatch is not None:
-            object.__setattr__(self, "clipping", microbatches(self.microbatch))
+            object.__setattr__(self, "clipping", microbatches(whole("microbatch", self.microbatch)))
         super().__post_init__()
 
     def parts(self, steps: int) -> Parts:

@@ -5,10 +5,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar
 
-from privada.core.validation import not_negative, positive
+from privada.core.validation import flag, not_negative, positive
 from privada.methods.method import Method, Parts
 from privada.noise import Schedule
 from privada.updates import Rule, adagrad_norm, scheduled, sgd
+from privada.updates.learning_rates import function_of_step
 
 
 @dataclass(frozen=True)
@@ -57,10 +58,16 @@ class ADPSGD(Method):
 
     def parts(self, steps: int) -> Parts:
         """Return gradient descent with the decaying or the found step, and the noise schedule."""
-        lr, alpha = positive("lr", self.lr), self.alpha or self._fitting
+        lr, adaptive = positive("lr", self.lr), flag("adaptive", self.adaptive)
+        not_negative("first", self.first)
+        not_negative("least", self.least)
+        positive("growth", self.growth)
+        if self.divisor is not None:
+            function_of_step("divisor", self.divisor, 1)
+        alpha = self._fitting if self.alpha is None else function_of_step("alpha", self.alpha, 1)
         factors = tuple(positive("alpha", alpha(t)) for t in range(1, steps + 1))
         rule, rate = self._rule(), lr
-        if self.adaptive:
+        if adaptive:
             return Parts(rule, scheduled(rate), schedule=Schedule(factors))
         return Parts(
             rule, scheduled(lambda step: lr / self._b(step + 1)), schedule=Schedule(factors)

@@ -52,7 +52,7 @@ class DP2RMSProp(Method):
         plain, adaptive = whole("plain", self.plain), whole("adaptive", self.adaptive)
         # clipping g / s at c' is clipping g / (s c' / c) at c, but for a factor of c' / c
         ratio = positive("adaptive_clip", self.adaptive_clip) / self.clip
-        slow, fast = rate_of(self.lr), rate_of(self.adaptive_lr)
+        slow, fast = rate_of(self.lr), rate_of(self.adaptive_lr, "adaptive_lr")
 
         def rate(step: int) -> float:
             if step % (plain + adaptive) < plain:

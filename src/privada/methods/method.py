@@ -5,7 +5,7 @@ from typing import ClassVar
 
 from privada.clipping import Clipping, threshold
 from privada.core.errors import ArgumentError
-from privada.core.validation import positive
+from privada.core.validation import instance, positive, shown
 from privada.geometry import Shape, isotropic
 from privada.noise import Schedule, constant
 from privada.updates import Controller, Rule
@@ -29,11 +29,22 @@ class Parts:
     schedule: Schedule = field(default_factory=constant)
 
     def __post_init__(self) -> None:
-        if not isinstance(self.geometry, Shape):
+        instance("rule", self.rule, Rule, "to be a rule of pv.updates", "Use pv.updates.sgd().")
+        if isinstance(self.controller, type) or not hasattr(self.controller, "iterate"):
             raise ArgumentError(
-                f"Expected geometry to be a shape of pv.geometry, got geometry={self.geometry!r}. "
-                "Give scales as pv.geometry.diagonal(scales), moments as moments.ellipsoid(1/2)."
+                "Expected controller to be one of pv.updates, got "
+                f"controller={shown(self.controller)}. Use pv.updates.scheduled(lr)."
             )
+        instance(
+            "geometry",
+            self.geometry,
+            Shape,
+            "to be a shape of pv.geometry",
+            "Give scales as pv.geometry.diagonal(scales), moments as moments.ellipsoid(1/2).",
+        )
+        instance(
+            "schedule", self.schedule, Schedule, "to be a Schedule", "Use pv.noise.constant()."
+        )
 
 
 @dataclass(frozen=True)
@@ -74,7 +85,8 @@ class Method:
         object.__setattr__(self, "clip", positive("clip", self.clip))
         if not isinstance(self.clipping, Clipping):
             raise ArgumentError(
-                f"Expected clipping to be one of pv.clipping, got clipping={self.clipping!r}. Use "
+                "Expected clipping to be one of pv.clipping, got "
+                f"clipping={shown(self.clipping)}. Use "
                 "pv.clipping.threshold()."
             )
         self.parts(1)  # which checks the rest

@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 from typing import ClassVar
 
+from privada.core.validation import flag, positive
 from privada.geometry import Moments, Shape, isotropic
 from privada.methods.method import Method, Parts
 from privada.methods.pasan import ellipsoid_of
@@ -56,7 +57,7 @@ class PAGAN(Method):
         """Return AdaGrad in the ellipsoid, averaged."""
         rule = adagrad(self.eps, onto=self.onto)
         return Parts(
-            rule=averaged(rule) if self.averaging else rule,
+            rule=averaged(rule) if flag("averaging", self.averaging) else rule,
             controller=scheduled(self.lr),
-            geometry=ellipsoid_of(self.geometry, self.exponent),
+            geometry=ellipsoid_of(self.geometry, positive("exponent", self.exponent)),
         )

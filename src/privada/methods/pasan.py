@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 from typing import ClassVar
 
+from privada.core.validation import flag, instance, positive
 from privada.geometry import Geometry, Moments, Shape, isotropic, restoring
 from privada.methods.method import Method, Parts
 from privada.updates import Projection, Rule, adagrad_norm, averaged, scheduled
@@ -12,6 +13,13 @@ def ellipsoid_of(geometry: Shape | Moments, exponent: float) -> Shape:
     """Return the ellipsoid of moments; any other shape with its scales as half axes."""
     if isinstance(geometry, Moments):
         return geometry.ellipsoid(exponent)
+    instance(
+        "geometry",
+        geometry,
+        Shape,
+        "to be a shape or moments of pv.geometry",
+        "Give moments as pv.geometry.known_moments(sigma).",
+    )
     return (
         geometry
         if isinstance(geometry, Geometry) and geometry.scale is None
@@ -62,7 +70,7 @@ class PASAN(Method):
         """Return AdaGrad with one step size, in the ellipsoid, averaged."""
         rule: Rule = adagrad_norm(onto=self.onto)
         return Parts(
-            rule=averaged(rule) if self.averaging else rule,
+            rule=averaged(rule) if flag("averaging", self.averaging) else rule,
             controller=scheduled(self.lr),
-            geometry=ellipsoid_of(self.geometry, self.exponent),
+            geometry=ellipsoid_of(self.geometry, positive("exponent", self.exponent)),
         )

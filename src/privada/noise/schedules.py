@@ -2,6 +2,9 @@
 
 from dataclasses import dataclass
 
+from privada.core.errors import ArgumentError
+from privada.core.validation import positive, shown
+
 
 @dataclass(frozen=True)
 class Schedule:
@@ -20,6 +23,15 @@ class Schedule:
     """
 
     factors: tuple[float, ...] = ()
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.factors, (tuple, list)):
+            raise ArgumentError(
+                f"Expected factors to be a tuple of numbers, got factors={shown(self.factors)}. "
+                "Give one for each step, or none for noise that stays the same."
+            )
+        checked = tuple(positive("factors", each) for each in self.factors)
+        object.__setattr__(self, "factors", checked)
 
     def factor(self, step: int) -> float:
         """Return the factor of a step, counted from 0."""

@@ -7,12 +7,12 @@ from dataclasses import dataclass, replace
 from privada.accounting import Budget, Ledger, Statement, epsilon_of, events
 from privada.accounting.ledger import Charge
 from privada.accounting.statement import NOT_COVERED
-from privada.core.errors import ArgumentError
+from privada.core.errors import ArgumentError, EventError
 from privada.report.entries import Entry
 
 _ONE_MODEL, _EVERYTHING = (
     "The trained model is",
-    "Everything charged to this ledger, taken together, is",
+    "Everything charged to {these}, taken together, is",
 )
 _OTHER_NOISE = (
     "The ledger knows what was charged, not where the noise came from: for runs that are not on "
@@ -24,11 +24,13 @@ _OTHER_NOISE = (
 class Account:
     """One ledger, and the runs on the page that are charged to it.
 
-    `statement` has the words of the newest of them, or what the ledger says now.
+    `statement` has the words of the newest of them, or what the ledger says now. An account of
+    several `ledgers` is what `together` makes.
     """
 
     statement: Statement
     entries: tuple[Entry, ...]
+    ledgers: int = 1
 
     @property
     def private(self) -> bool:
@@ -46,16 +48,16 @@ class Account:
         kept = [self.statement, *(each.stated for each in self.entries)]
         words = next((each for each in kept if not each.private), self.statement).promise()
         runs = {charge.run for charge in self.statement.charges}
-        return words if len(runs) == 1 else words.replace(_ONE_MODEL, _EVERYTHING, 1)
+        these = "this ledger" if self.ledgers == 1 else f"these {self.ledgers} ledgers"
+        everything = _EVERYTHING.format(these=these)
+        return words if len(runs) == 1 else words.replace(_ONE_MODEL, everything, 1)
 
     def spent(self) -> float:
         """Return the epsilon of everything on the ledger, at the budget's delta."""
         budget = self.statement.budget
         if budget is None or budget.delta == self.statement.delta:
             return self.statement.epsilon
-        totals: Counter[object] = Counter()
-        for charge in self.statement.charges:
-            totals[charge.event] += charge.count
+        totals = _totals(self.statement.charges)
         # each charge was found to fit, so the budget is an upper bound as well
         return min(epsilon_of(totals, budget.delta), budget.epsilon)
 
@@ -86,6 +88,47 @@ def accounts_of(entries: Sequence[Entry], ledger: Ledger | None) -> list[Account
     if ledger is not None:
         found.sort(key=lambda each: each is not current)
     return found
+
+
+def together(accounts: Sequence[Account]) -> Account | None:
+    """Return what all ledgers of a page cost as one; None if they protect different units.
+
+    The promise holds for whoever is in the data of any of them: where they are about the same
+    records it is the whole bill, and where they are not it is more than the bill. It is taken at
+    the least of their deltas.
+    """
+    if len(accounts) == 1:
+        return accounts[0]
+    said = [account.statement for account in accounts]
+    if len({each.unit for each in said}) > 1:
+        return None
+    charges = tuple(charge for each in said for charge in each.charges)
+    totals, delta = _totals(charges), min(each.delta for each in said)
+    try:
+        relation = events.common_relation(totals) if charges else said[0].relation
+    except EventError:
+        return None
+    return Account(
+        replace(
+            said[0],
+            private=all(account.private for account in accounts),
+            dataset=", ".join(dict.fromkeys(each.dataset for each in said)),
+            relation=relation,
+            epsilon=epsilon_of(totals, delta),
+            delta=delta,
+            budget=None,
+            charges=charges,
+        ),
+        tuple(entry for account in accounts for entry in account.entries),
+        len(accounts),
+    )
+
+
+def _totals(charges: Sequence[Charge]) -> events.Tally:
+    totals: events.Tally = Counter()
+    for charge in charges:
+        totals[charge.event] += charge.count
+    return totals
 
 
 def _without(entries: Sequence[Entry], some: Sequence[Entry]) -> list[Entry]:

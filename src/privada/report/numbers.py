@@ -1,33 +1,15 @@
 """Numbers and moments as people read them."""
 
 import json
-import math
 import re
+from collections.abc import Callable
 from datetime import datetime
 from typing import Any
 
+from privada.core import formatting
 from privada.report.markup import Safe, element, join, text
 
-_TIMES_TEN = re.compile(r"\b(\d+(?:\.\d+)?)e([+-])0*(\d+)\b|\be\^(\d+(?:\.\d+)?)")
-
-
-def number(value: float, digits: int = 4) -> str:
-    """Return a number to so many significant digits.
-
-    Example:
-        >>> from privada.report.numbers import number
-        >>> number(0.123456), number(12000), number(1234567.0), number(float("inf"))
-        ('0.1235', '12,000', '1,234,567', 'infinite')
-    """
-    if math.isnan(value):
-        return "none"
-    if math.isinf(value):
-        return "infinite" if value > 0 else "-infinite"
-    if float(value).is_integer() and abs(value) < 1e9:
-        return f"{value:,.0f}"
-    if 1000 <= abs(value) < 1e9:
-        return f"{value:,.1f}"
-    return f"{value:.{digits}g}"
+_TIMES_TEN = re.compile(r"\b(\d+(?:\.\d+)?)e([+-])0*(\d+)\b|\be\^(\d[\d,]*(?:\.\d+)?)")
 
 
 def raised(words: str) -> Safe:
@@ -69,12 +51,12 @@ def moment(value: str) -> Safe:
 
 
 def plain(value: Any) -> str:
-    """Return a setting in words.
+    """Return a setting in words, as it was given.
 
     Example:
         >>> from privada.report.numbers import plain
-        >>> plain(0.1), plain([1, 2]), plain(None), plain(True)
-        ('0.1', '1, 2', 'none', 'yes')
+        >>> plain(0.1), plain(2.0), plain([1, 2]), plain(None), plain(True)
+        ('0.1', '2', '1, 2', 'none', 'yes')
     """
     if value is None:
         return "none"
@@ -85,5 +67,27 @@ def plain(value: Any) -> str:
     if isinstance(value, dict):
         return json.dumps(value, default=str, ensure_ascii=False)
     if isinstance(value, float):
-        return f"{value:.6g}"
+        return repr(value).removesuffix(".0")
     return str(value)
+
+
+# Kinds of numbers that a configuration may hold; other settings are shown as they were given.
+_KINDS: dict[str, Callable[[float], str]] = {
+    "epsilon": formatting.epsilon,
+    "delta": formatting.delta,
+    "noise multiplier": formatting.number,
+}
+
+
+def setting(name: str, value: Any) -> str:
+    """Return a setting as the rest of the page shows its kind.
+
+    Example:
+        >>> from privada.report.numbers import setting
+        >>> setting("noise_multiplier", 1.23456789), setting("lr", 0.123456), setting("delta", 1e-5)
+        ('1.235', '0.123456', '1e-05')
+    """
+    kind = _KINDS.get(name.replace("_", " "))
+    if kind is None or isinstance(value, bool) or not isinstance(value, (int, float)):
+        return plain(value)
+    return kind(value)

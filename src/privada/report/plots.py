@@ -2,10 +2,11 @@
 
 import html
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
+from privada.core import formatting
 from privada.report.entries import Entry
 
 # Names of colours in the page's style; the script puts in those of the theme.
@@ -20,7 +21,7 @@ Plot = dict[str, Any]
 _BAR = {
     "type": "bar",
     "orientation": "h",
-    "texttemplate": "%{x:.4~g}",
+    "texttemplate": "%{text}",
     "textposition": "outside",
     "cliponaxis": False,
 }
@@ -81,6 +82,7 @@ def lines(
 ) -> Plot | None:
     """Return one line for each entry: a field of its history against the step."""
     drawn: list[dict[str, Any]] = []
+    shown = formatting.epsilon if field == "epsilon" else formatting.number
     for place, entry in enumerate(entries):
         values = [float(step[field]) for step in entry.history]
         kept = thinned(values)
@@ -92,13 +94,14 @@ def lines(
                     "name": label(entry.name),
                     "x": [entry.history[index]["step"] for index in kept],
                     "y": [values[index] for index in kept],
+                    "text": [shown(values[index]) for index in kept],
                     "line": {
                         "color": colour(place),
                         "width": 2,
                         "dash": _DASHES[place % len(_DASHES)],
                     },
                     "marker": {"color": colour(place), "size": 8},
-                    "hovertemplate": "%{y:.4g}",
+                    "hovertemplate": "%{text}",
                 }
             )
     if not drawn:
@@ -136,7 +139,7 @@ def lines(
                 "y": budget,
                 "xanchor": "right",
                 "yanchor": "bottom",
-                "text": f"budget {budget:g}",
+                "text": f"budget {formatting.epsilon(budget)}",
                 "showarrow": False,
                 "font": {"color": "--soft", "size": 12},
             }
@@ -194,7 +197,11 @@ def against_epsilon(entries: Sequence[Entry], metric: str) -> Plot:
             "y": [float(entry.metrics[metric])],
             "cliponaxis": False,
             "marker": {"color": colour(n), "size": 13, "symbol": _SYMBOLS[n % len(_SYMBOLS)]},
-            "hovertemplate": "epsilon %{x:.4g}<br>%{y:.4g}",
+            "text": [
+                f"epsilon {formatting.epsilon(entry.stated.run_epsilon)}<br>"
+                f"{formatting.number(entry.metrics[metric])}"
+            ],
+            "hovertemplate": "%{text}",
         }
         for n, entry in enumerate(entries)
         if _finite(entry, metric) and math.isfinite(entry.stated.run_epsilon)
@@ -220,6 +227,7 @@ def costs(entries: Sequence[Entry]) -> Plot:
         [entry.stated.run_epsilon for _, entry in shown],
         [colour(place) for place, _ in shown],
         {"title": {"text": "the run's own epsilon"}, "rangemode": "tozero"},
+        formatting.epsilon,
     )
 
 
@@ -232,6 +240,7 @@ def prices(found: Mapping[str, float], chosen: str | None) -> Plot:
         [float(cost) for _, cost in shown],
         ["--accent" if how == chosen else "--quiet" for how, _ in shown],
         {"title": {"text": "epsilon, logarithmic"}, "type": "log"},
+        formatting.epsilon,
     )
     if shown:  # a bar on a logarithmic axis needs somewhere to begin
         low, high = math.log10(shown[-1][1]), math.log10(shown[0][1])
@@ -241,14 +250,19 @@ def prices(found: Mapping[str, float], chosen: str | None) -> Plot:
 
 
 def _single(
-    names: Sequence[str], values: Sequence[float], colours: Sequence[str], axis: dict[str, Any]
+    names: Sequence[str],
+    values: Sequence[float],
+    colours: Sequence[str],
+    axis: dict[str, Any],
+    shown: Callable[[float], str] = formatting.number,
 ) -> Plot:
     bar = {
         **_BAR,
         "y": list(names),
         "x": list(values),
+        "text": [shown(value) for value in values],
         "marker": {"color": list(colours)},
-        "hovertemplate": "%{y}: %{x:.6~g}<extra></extra>",
+        "hovertemplate": "%{y}: %{text}<extra></extra>",
     }
     return {
         "traces": [bar],

@@ -6,12 +6,13 @@ from dataclasses import dataclass, field
 
 from privada.accounting import Statement, events
 from privada.accounting.ledger import Charge
-from privada.accounting.statement import ACCOUNTANTS_IN_WORDS, RELATIONS_IN_WORDS, up
+from privada.accounting.statement import ACCOUNTANTS_IN_WORDS, RELATIONS_IN_WORDS
+from privada.core import formatting
 from privada.report import plots
-from privada.report.accounts import Account
+from privada.report.accounts import Account, together
 from privada.report.entries import Entry
 from privada.report.markup import Inside, Safe, element, join
-from privada.report.numbers import moment, number, plain, raised
+from privada.report.numbers import moment, plain, raised, setting
 
 # Of a group of charges that differ in their settings alone, so many are listed one by one.
 _LISTED_SETTINGS = 4
@@ -79,7 +80,7 @@ def table(
         shown: Inside = value if isinstance(value, str) else None
         exact = None
         if isinstance(value, (int, float)):
-            shown, exact = number(value), repr(value)
+            shown, exact = formatting.number(value), repr(value)
         return element(
             name,
             shown,
@@ -151,11 +152,11 @@ def banner(accounts: Sequence[Account]) -> Safe | None:
 
 
 def promise(accounts: Sequence[Account]) -> Safe:
-    """Return the promise of the first ledger, in words and in two figures."""
-    account = accounts[0]
+    """Return the promise for everything on the page, in words and in two figures."""
+    whole = together(accounts)
+    account = accounts[0] if whole is None else whole
     said = account.statement
-    epsilon = figure(said.epsilon, raised(_up(said.epsilon)), "epsilon")
-    delta = figure(said.delta, raised(up(said.delta, 3)), "delta")
+    epsilon, delta = _epsilon(said.epsilon, "epsilon"), _delta(said.delta, "delta")
     would = "" if account.private else ", if it were private"
     lead = element(
         "div",
@@ -176,14 +177,23 @@ def promise(accounts: Sequence[Account]) -> Safe:
     ]
     if len(account.entries) == 1 and len(accounts) == 1:
         listed += _how(account.entries[0].stated)
-    listed.append(("Ledger", said.ledger))
+    if len(accounts) == 1:
+        listed.append(("Ledger", said.ledger))
     several = None
-    if len(accounts) > 1:
+    if whole is None:
         several = element(
             "p",
-            f"This page is about {len(accounts)} ledgers, and the promise above is that of "
-            f"the first. Where they are about the same {said.unit}s, what they spent comes "
-            "together, and protects less than any one figure says.",
+            f"This page is about {len(accounts)} ledgers that do not protect the same thing, and "
+            "the promise above is that of the first. Where they are about the same data, what "
+            "they spent comes together, and protects less than any one figure says.",
+            class_="caution",
+        )
+    elif len(accounts) > 1:
+        several = element(
+            "p",
+            f"This page is about {len(accounts)} ledgers. The figures above are what all of them "
+            f"cost together for a {said.unit} that is in the data of each; what each ledger says "
+            "is below.",
             class_="caution",
         )
     heading = element("h2", "The promise" if account.private else "No promise", id="promise-title")
@@ -208,8 +218,12 @@ def _how(said: Statement) -> list[tuple[str, Inside]]:
     ]
 
 
-def _up(value: float) -> str:
-    return up(value) if math.isfinite(value) else number(value)
+def _epsilon(value: float, name: str | None = None) -> Safe:
+    return figure(value, raised(formatting.epsilon(value)), name)
+
+
+def _delta(value: float, name: str | None = None) -> Safe:
+    return figure(value, raised(formatting.delta(value)), name)
 
 
 # ---------------------------------------------------------------------- the bill
@@ -229,8 +243,8 @@ def budget(accounts: Sequence[Account], colours: dict[int, str]) -> Safe:
                 [
                     [
                         _key(entry, colours),
-                        figure(entry.stated.run_epsilon, _up(entry.stated.run_epsilon), "own"),
-                        raised(up(entry.stated.delta, 3)),
+                        _epsilon(entry.stated.run_epsilon, "own"),
+                        _delta(entry.stated.delta),
                         _brief(entry.stated.method),
                         element("span", entry.stated.progress, class_="whole"),
                     ]
@@ -262,18 +276,18 @@ def _bar(account: Account) -> Safe:
             "p",
             "No budget was set for this ledger, so nothing says how much is left. Spent so far: "
             "epsilon ",
-            figure(spent, raised(_up(spent)), "spent"),
+            _epsilon(spent, "spent"),
             ".",
         )
-    # what is left is shown against what is shown as spent, so that the two make the whole
-    shown = max(0.0, limit.epsilon - float(up(spent))) if spent < limit.epsilon else 0.0
     share = 100 * min(1.0, spent / limit.epsilon)
     words = f"{share:.0f} % of the budget is spent"
     return join(
         element(
             "p",
-            f"The budget is epsilon {limit.epsilon:g} at delta ",
-            raised(f"{limit.delta:g}"),
+            "The budget is epsilon ",
+            _epsilon(limit.epsilon),
+            " at delta ",
+            _delta(limit.delta),
             ", for everything that is ever charged to this ledger.",
         ),
         element(
@@ -285,10 +299,17 @@ def _bar(account: Account) -> Safe:
         ),
         element(
             "p",
-            element("span", element("b", figure(spent, _up(spent), "spent")), " spent"),
+            element("span", element("b", _epsilon(spent, "spent")), " spent"),
             element(
                 "span",
-                element("b", figure(max(0.0, limit.epsilon - spent), number(shown), "left")),
+                element(
+                    "b",
+                    figure(
+                        max(0.0, limit.epsilon - spent),
+                        formatting.left(limit.epsilon, spent),
+                        "left",
+                    ),
+                ),
                 " left",
             ),
             class_="ends",
@@ -415,7 +436,10 @@ def training(entries: Sequence[Entry], accounts: Sequence[Account], drawn: Drawn
             rows.append(
                 [
                     entry.name,
-                    *(float(step[key]) for key in ("step", "epsilon", "lr", "noise_multiplier")),
+                    step["step"],
+                    _epsilon(step["epsilon"]),
+                    step["lr"],
+                    step["noise_multiplier"],
                 ]
             )
     parts.append(
@@ -496,8 +520,8 @@ def comparison(entries: Sequence[Entry], colours: dict[int, str], drawn: Drawn) 
         [
             _key(entry, colours),
             _brief(entry.stated.method),
-            figure(entry.stated.run_epsilon, _up(entry.stated.run_epsilon)),
-            figure(entry.stated.delta, raised(up(entry.stated.delta, 3))),
+            _epsilon(entry.stated.run_epsilon),
+            _delta(entry.stated.delta),
             *(entry.metrics.get(name) for name in shared),
         ]
         for entry in entries
@@ -533,7 +557,7 @@ def tuning(entries: Sequence[Entry], drawn: Drawn) -> Safe | None:
                 table(
                     ["way", "epsilon"],
                     [
-                        [element("mark", how) if how == entry.chosen else how, cost]
+                        [element("mark", how) if how == entry.chosen else how, _epsilon(cost)]
                         for how, cost in found
                     ],
                     numbers=(1,),
@@ -565,7 +589,7 @@ def tuning(entries: Sequence[Entry], drawn: Drawn) -> Safe | None:
 
 def _setting(value: object) -> Cell:
     if isinstance(value, (int, float)) and not isinstance(value, bool):
-        return value
+        return figure(value, plain(value))
     return plain(value)
 
 
@@ -578,12 +602,15 @@ def configuration(entries: Sequence[Entry]) -> Safe | None:
     if not having:
         return None
     if len(having) == 1:
-        listed = {name: plain(value) for name, value in having[0].configuration.items()}
+        listed = {name: setting(name, value) for name, value in having[0].configuration.items()}
         return section("configuration", "Configuration", facts(listed.items()))
     names = list(dict.fromkeys(name for entry in having for name in entry.configuration))
     rows: list[list[Cell]] = []
     for name in names:
-        cells = [plain(e.configuration[name]) if name in e.configuration else "" for e in having]
+        cells = [
+            setting(name, each.configuration[name]) if name in each.configuration else ""
+            for each in having
+        ]
         differ = len({cell for cell in cells if cell}) > 1
         rows.append([name, *(element("mark", cell) if differ and cell else cell for cell in cells)])
     return section(

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from privada.accounting.budget import Budget
 from privada.accounting.calibration import noise_multiplier as noise_of_a_run
 from privada.accounting.repetition import stopping_rate
+from privada.core import formatting
 from privada.core.errors import ArgumentError
 from privada.core.validation import positive, whole
 from privada.selection.prices import WAYS, noise_multiplier, often_no_run, price
@@ -538,11 +539,9 @@ _REFERENCE = "#888888"
 
 
 def _headline(afforded: Affordable) -> str:
-    budget = afforded.budget
-    return (
-        f"What epsilon {budget.epsilon:g} at delta {budget.delta:g} affords with "
-        f"{afforded.records:,} records"
-    )
+    epsilon = formatting.epsilon(afforded.budget.epsilon)
+    delta = formatting.delta(afforded.budget.delta)
+    return f"What epsilon {epsilon} at delta {delta} affords with {afforded.records:,} records"
 
 
 def _noise_chart(afforded: Affordable) -> "go.Figure":
@@ -598,14 +597,19 @@ def _price_chart(afforded: Affordable) -> "go.Figure":
             x=counts,
             y=[each.epsilon for each in line],
             customdata=[
-                "no noise is enough" if each.times is None else f"{each.times:.3g} times the noise"
+                (
+                    formatting.epsilon(each.epsilon),
+                    "no noise is enough"
+                    if each.times is None
+                    else f"{each.times:.3g} times the noise",
+                )
                 for each in line
             ],
             name=how,
             mode="lines+markers",
             line={"dash": _DASHES.get(how, "solid")},
-            hovertemplate="%{x:,} candidates<br>epsilon %{y:.3g}<br>within the budget: "
-            "%{customdata}",
+            hovertemplate="%{x:,} candidates<br>epsilon %{customdata[0]}<br>"
+            "within the budget: %{customdata[1]}",
         )
     figure.add_scatter(
         x=[counts[0], counts[-1]],

@@ -9,6 +9,7 @@ from dp_accounting import DpEvent
 from privada.accounting import epsilon_of, events, rdp
 from privada.accounting.calibration import Numbers, least_noise, plan
 from privada.accounting.repetition import checked_mean, liu_talwar, repeated
+from privada.core import formatting
 from privada.core.errors import ArgumentError
 from privada.core.validation import not_negative, one_of, positive, probability
 
@@ -45,7 +46,8 @@ class Price:
     def __str__(self) -> str:
         mark = ", the cheapest" if self.cheapest else ""
         return (
-            f"{self.how}: epsilon {self.epsilon:.4g} at delta {self.delta:g} for {self.runs:g} "
+            f"{self.how}: epsilon {formatting.epsilon(self.epsilon)} at delta "
+            f"{formatting.delta(self.delta)} for {self.runs:g} "
             f"runs, {self.released} released{mark}"
         )
 

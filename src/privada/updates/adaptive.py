@@ -9,7 +9,7 @@ from torch import Tensor
 from privada.core.tensors import Parameters
 from privada.core.validation import fraction, not_negative, positive
 from privada.core.values import Release
-from privada.updates.projections import Projection
+from privada.updates.projections import Projection, checked_onto
 from privada.updates.rules import Move, Rule, State, within
 
 
@@ -118,7 +118,7 @@ def adagrad(eps: float = 1e-10, onto: Projection | None = None) -> Rule:
     Reference: Duchi, Hazan and Singer (2011), Adaptive Subgradient Methods; as DP-AdaGrad in 000
     and in Algorithm 2 of 004.
     """
-    eps = positive("eps", eps)
+    eps, onto = positive("eps", eps), checked_onto(onto)
 
     def update(
         release: Release, state: State, parameters: Parameters, lr: float
@@ -150,6 +150,7 @@ def adagrad_norm(first: float = 0.0, least: float = 0.0, onto: Projection | None
     Minimization (003), Section 5.2.
     """
     first, least = not_negative("first", first), not_negative("least", least)
+    onto = checked_onto(onto)
 
     def update(
         release: Release, state: State, parameters: Parameters, lr: float

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from privada.core.errors import ArgumentError
 from privada.core.tensors import Parameters
-from privada.core.validation import one_of, positive, whole
+from privada.core.validation import flag, one_of, positive, whole
 from privada.core.values import Release
 from privada.updates.learning_rates import LearningRate, rate_of
 from privada.updates.rules import Rule, State
@@ -150,7 +150,7 @@ class step_doubling:
             raise ArgumentError(f"Expected least <= most, got least={least}, most={most}.")
         default = 0.5 if self._follow == "halves" else 1.0
         self._power = default if power is None else positive("power", power)
-        self._accept = bool(accept)
+        self._accept = flag("accept", accept)
         self._freeze = None if freeze is None else whole("freeze", freeze, least=0)
         self._epoch = None if epoch is None else whole("epoch", epoch)
         self._decay = positive("decay", decay)

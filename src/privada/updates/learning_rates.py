@@ -7,17 +7,51 @@ from typing import Any
 
 import torch
 
-from privada.core.validation import not_negative, positive, whole
+from privada.core.errors import ArgumentError
+from privada.core.validation import not_negative, positive, shown, whole
 
 LearningRate = float | Callable[[int], float]
 
 
-def rate_of(lr: LearningRate) -> Callable[[int], float]:
-    """Return a learning rate as a function of the step, counted from 0, checked as it is used."""
-    if callable(lr):
-        return lambda step: positive("lr", lr(step))
-    fixed = positive("lr", lr)
-    return lambda step: fixed
+def rate_of(lr: LearningRate, name: str = "lr") -> Callable[[int], float]:
+    """Return a learning rate as a function of the step, counted from 0.
+
+    A number is checked at once, a function at its first step and whenever it is used.
+    """
+    made = lr if isinstance(lr, type) else type(lr)
+    if issubclass(made, torch.optim.lr_scheduler.LRScheduler):
+        raise ArgumentError(
+            f"Expected {name} to be a number or a function of the step, got {name}={shown(lr)}, "
+            "which sets the rate of an optimiser. Write pv.updates.from_torch(lambda optimizer: "
+            f"torch.optim.lr_scheduler.{made.__name__}(optimizer, ...), lr=0.1)."
+        )
+    if isinstance(lr, type) or not callable(lr):
+        fixed = positive(name, lr, "Give a number, or a function of the step, counted from 0.")
+        return lambda step: fixed
+    return function_of_step(name, lr, 0)
+
+
+def function_of_step(
+    name: str,
+    function: Callable[[int], float],
+    first: int,
+    check: Callable[[str, Any, str], float] = positive,
+) -> Callable[[int], float]:
+    """Return a function whose values are checked, beginning with its first."""
+    remedy = f"Give a number, or a function of the step, counted from {first}, that returns one."
+    if isinstance(function, type) or not callable(function):
+        raise ArgumentError(
+            f"Expected {name} to be a function of the step, got {name}={shown(function)}. {remedy}"
+        )
+    try:
+        value = function(first)
+    except Exception as error:
+        raise ArgumentError(
+            f"Expected {name} to be a function of the step, got one that raised "
+            f"{type(error).__name__} ({error}) at step {first}. {remedy}"
+        ) from error
+    check(f"{name}({first})", value, remedy)
+    return lambda step: check(f"{name}({step})", function(step), remedy)
 
 
 def inverse_sqrt(lr: float) -> Callable[[int], float]:
@@ -138,7 +172,20 @@ def from_torch(
         (0.2, 0.1)
     """
     optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=positive("lr", lr))
-    made, found = scheduler(optimizer), [float(optimizer.param_groups[0]["lr"])]
+    made, remedy = (
+        None,
+        ("Write lambda optimizer: torch.optim.lr_scheduler.StepLR(optimizer, 10), or the like."),
+    )
+    if callable(scheduler) and not isinstance(scheduler, type):
+        made = scheduler(optimizer)
+    if not isinstance(made, torch.optim.lr_scheduler.LRScheduler) or isinstance(
+        made, torch.optim.lr_scheduler.ReduceLROnPlateau
+    ):
+        raise ArgumentError(
+            "Expected scheduler to be a function that makes a scheduler, one that looks at no "
+            f"metric, from an optimiser, got scheduler={shown(scheduler)}. {remedy}"
+        )
+    found = [float(optimizer.param_groups[0]["lr"])]
 
     def at(step: int) -> float:
         while len(found) <= step:

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from privada.core.errors import ArgumentError
-from privada.core.validation import positive, real
+from privada.core.validation import positive, real, shown
 
 # Halvings after which a bracket in float64 has no number left inside.
 _HALVINGS = 120
@@ -17,6 +17,16 @@ class Projection(Protocol):
 
     def project(self, point: Tensor, metric: Tensor | None = None) -> Tensor:
         """Return the point y of the set that is nearest, by sum_j metric_j (y_j - x_j)^2."""
+
+
+def checked_onto(onto: Projection | None) -> Projection | None:
+    """Return a projection, or None for none."""
+    if onto is not None and (isinstance(onto, type) or not hasattr(onto, "project")):
+        raise ArgumentError(
+            f"Expected onto to be a projection of pv.updates or None, got onto={shown(onto)}. Use "
+            "pv.updates.box(-1.0, 1.0), or the like."
+        )
+    return onto
 
 
 class box:

@@ -10,6 +10,7 @@ from privada.core.public import Public, as_public
 from privada.core.tensors import Parameters
 from privada.core.validation import fraction, positive, share, whole
 from privada.core.values import Release
+from privada.updates.learning_rates import function_of_step
 from privada.updates.rules import Move, Rule, State
 
 _SOURCE = "gradients of examples declared public"
@@ -112,16 +113,18 @@ def mixed_with_public(public: Any, weight: float | Callable[[int], float]) -> Ru
     as PDA-DPMD in 000.
     """
     examples = as_public(public)
-    if not callable(weight):
-        share("weight", weight)
+    if callable(weight):
+        at = function_of_step("weight", weight, 0, share)
+    else:
+        fixed = share("weight", weight)
+        at = lambda step: fixed  # noqa: E731
 
     def update(
         release: Release, state: State, parameters: Parameters, lr: float
     ) -> tuple[Move, State]:
         step = state["step"]
-        part = share("weight", weight(step)) if callable(weight) else float(weight)
         shown = parameters.public_gradient(examples, step)
-        return Move(shown.lerp(release.gradient, part), -lr), {"step": step + 1}
+        return Move(shown.lerp(release.gradient, at(step)), -lr), {"step": step + 1}
 
     return Rule(_starting(examples), update, source=_SOURCE)
 

@@ -7,9 +7,9 @@ from typing import Any, NamedTuple
 from torch import Tensor
 
 from privada.core.tensors import Parameters
-from privada.core.validation import fraction
+from privada.core.validation import fraction, instance
 from privada.core.values import Release
-from privada.updates.projections import Projection
+from privada.updates.projections import Projection, checked_onto
 
 # Plain numbers, strings and tensors, so that a checkpoint can hold it without code.
 State = dict[str, Any]
@@ -78,6 +78,7 @@ def sgd(onto: Projection | None = None) -> Rule:
 
     Reference: Abadi et al. (2016), Deep Learning with Differential Privacy, Algorithm 1.
     """
+    onto = checked_onto(onto)
 
     def update(
         release: Release, state: State, parameters: Parameters, lr: float
@@ -140,6 +141,7 @@ def averaged(rule: Rule) -> Rule:
     Reference: Asi et al. (2021), Private Adaptive Gradient Methods for Convex Optimization (004),
     Algorithms 1 and 2, last line.
     """
+    instance("rule", rule, Rule, "to be a rule of pv.updates", "Use pv.updates.sgd().")
 
     def init(parameters: Parameters) -> State:
         return rule.init(parameters) | {"points": 0, "mean": parameters.zeros()}

@@ -1,0 +1,21 @@
+"""Tables and lines on a terminal that cut nothing."""
+
+from rich.cells import cell_len
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+
+def print_table(console: Console, table: Table) -> None:
+    """Print a table whose words stay whole: where they need more, it is wider than the console."""
+    for column in table.columns:
+        cells = [Text.from_markup(str(cell)).plain for cell in (column.header, *column.cells)]
+        column.min_width = max(cell_len(word) for cell in cells for word in cell.split() or [""])
+        # rich takes width from the columns that can give some
+        column.no_wrap = not any(" " in cell for cell in cells)
+    console.print(table, crop=False)
+
+
+def print_line(console: Console, words: str) -> None:
+    """Print a line as it is: not cut, not broken, and without a meaning of brackets or colons."""
+    console.print(words, highlight=False, markup=False, emoji=False, soft_wrap=True)
