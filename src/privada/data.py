@@ -16,6 +16,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, Subset, Tenso
 from privada.clipping import Batch
 from privada.clipping.batch import csr
 from privada.clipping.dummies import dummy_batch
+from privada.clipping.padding import Padding
 from privada.core.errors import ArgumentError, DataError
 from privada.core.generators import own_generator
 from privada.core.randomness import SecureBits
@@ -43,9 +44,12 @@ class Records(Protocol):
     def fetch(self, indices: Indices) -> Batch:
         """Return some records that are public, and raise what that raises. At least one index."""
 
-    def read(self, indices: Indices, streams: HiddenStreams) -> tuple[Batch | None, Indices]:
+    def read(
+        self, indices: Indices, streams: HiddenStreams, padding: Padding | None = None
+    ) -> tuple[Batch | None, Indices]:
         """Return the records that can be read and fit, and which of the indices they are at.
 
+        They may be filled up with dummy examples, if a padding is given.
         What is read of a record depends on that record alone: on no other record, nor on how many
         there are. None stands for no record.
         """
@@ -79,6 +83,11 @@ class DenseColumn:
     def rows(self, indices: Indices) -> Tensor:
         """Return some rows."""
         return self._values[torch.from_numpy(indices).to(self._values.device)]
+
+    def filled(self, indices: Indices, padding: Padding, dummy: Tensor) -> Tensor:
+        """Return some rows, filled up with dummy ones."""
+        places = torch.from_numpy(indices).to(self._values.device)
+        return padding.rows(self._values, places, dummy)
 
     def bounds(self) -> tuple[float, float]:
         """Return the least and the greatest value."""
@@ -147,9 +156,24 @@ class ColumnRecords:
         """Return some records."""
         return Batch(self.inputs.rows(indices), self.targets.rows(indices))
 
-    def read(self, indices: Indices, streams: HiddenStreams) -> tuple[Batch | None, Indices]:
+    def read(
+        self, indices: Indices, streams: HiddenStreams, padding: Padding | None = None
+    ) -> tuple[Batch | None, Indices]:
         """Return all the records asked for: rows of arrays have one shape and one type."""
-        return (self.fetch(indices) if indices.size else None), np.arange(indices.size)
+        return self._read(indices, padding), np.arange(indices.size)
+
+    def _read(self, indices: Indices, padding: Padding | None) -> Batch | None:
+        if not indices.size:
+            return None
+        inputs, targets = self.inputs, self.targets
+        if padding is None or not isinstance(inputs, DenseColumn):
+            return self.fetch(indices)
+        assert isinstance(targets, DenseColumn)
+        return Batch(
+            inputs.filled(indices, padding, padding.dummy.inputs),
+            targets.filled(indices, padding, padding.dummy.targets),
+            dummies=padding.size(indices.size) - indices.size,
+        )
 
     def make_dense(self) -> None:
         """Give sparse inputs as ordinary tensors from now on."""
@@ -264,7 +288,9 @@ class DatasetRecords:
                 ) from error
         return self._batch(rows.first(indices.size))
 
-    def read(self, indices: Indices, streams: HiddenStreams) -> tuple[Batch | None, Indices]:
+    def read(
+        self, indices: Indices, streams: HiddenStreams, padding: Padding | None = None
+    ) -> tuple[Batch | None, Indices]:
         """Return the records that can be read and fit, and which of the indices they are at."""
         rows = self._structure.rows(indices.size)
         found: list[int] = []

@@ -38,6 +38,8 @@ _SHARE_OF_TIME = 0.01
 _LARGEST_BLOCK = 64
 # How many records are read at a time where all of them are, and what their gradients may take.
 _RECORDS_AT_A_TIME, _GRADIENT_BYTES = 256, 1 << 28
+# After so many queries a model is tried on other dummy examples, at the parameters of the time.
+_LOOKS = frozenset(4**k for k in range(2, 30))
 _IN_THE_MIDDLE = (
     "Cannot use the gate from within one of its own charges, as a signal handler would. Nothing "
     "was done; do it after the step."
@@ -97,6 +99,7 @@ class Gate:
         limit: Budget | None = None,
         clipping: Clipping = THRESHOLD,
         state: HeldState | None = None,
+        look_again: Callable[[int], None] | None = None,
     ) -> None:
         self._state = HeldState() if state is None else state
         self._records, self._engine, self._parameters = records, engine, parameters
@@ -109,6 +112,7 @@ class Gate:
         self._upcoming, self._limit = upcoming, limit
         self._made_up = data.made_up(records)
         self._laid_out: tuple[Geometry, Whitening] | None = None
+        self._look_again, self._queries = look_again, 0
         self._disown()
 
     # ------------------------------------------------------------------ paying
@@ -214,6 +218,9 @@ class Gate:
             LedgerError: before any record is read.
         """
         whitening = self._lay_out(geometry)
+        self._queries += 1
+        if self._look_again is not None and self._queries in _LOOKS:
+            self._look_again(self._queries)  # before the charge
         self._pay(self._sampler.event(positive("noise_multiplier", noise_multiplier)))
         indices = self._sampler.draw(self._sampling_bits)
         groups = self._clipping.deal(indices.size, self._batch_size, self._sampling_bits)
@@ -276,7 +283,7 @@ class Gate:
         self, indices: data.Indices, groups: Tensor | None, whitening: Whitening
     ) -> ClippedSum:
         with self._looking() as streams:
-            batch, found = self._records.read(indices, streams)
+            batch, found = self._records.read(indices, streams, self._engine.padding)
             if batch is not None and groups is not None:
                 batch = replace(batch, groups=groups[torch.from_numpy(found)])
             return self._summed(batch, whitening, streams)

@@ -11,6 +11,7 @@ from privada import data
 from privada.clipping import Batch
 from privada.clipping.batch import call
 from privada.clipping.losses import Loss, example_losses
+from privada.clipping.probes import refuse_mixing_models
 from privada.core.errors import ArgumentError
 from privada.core.overlap import refuse_private
 from privada.core.public import Public, as_public
@@ -60,6 +61,7 @@ class ModelSide:
         some = records.fetch(np.arange(min(_TRIED, records.size))).dense()
         with torch.random.fork_rng(devices=[]), torch.enable_grad():
             self._gradient(self._losses(some).sum())
+        refuse_mixing_models(self._model, some, self._loss)
 
     def _batch(self, public: Public, number: int) -> Batch:
         """Return batch `number`: a random part of the examples, the same for the same number."""

@@ -23,6 +23,7 @@ from privada.clipping.batch import call, scaled
 from privada.clipping.clips import THRESHOLD, checked
 from privada.clipping.engine import not_compiled
 from privada.clipping.losses import Loss
+from privada.clipping.one_pass import OnePassEngine
 from privada.clipping.probes import refuse_mixing_models
 from privada.core import formatting
 from privada.core.errors import ArgumentError, BudgetExceeded, LedgerError, ModelError
@@ -241,6 +242,7 @@ class Run:
             limit=settings.budget,
             clipping=clipping,
             state=self._state,
+            look_again=self._look_again,
         )
 
     # ------------------------------------------------------------------ setting up
@@ -270,6 +272,7 @@ class Run:
     def _try_model(self, model: nn.Module, loss: Loss) -> None:
         """Run the model on made-up examples, so that faults show before anything is charged."""
         model = not_compiled(model)
+        self._model, self._loss = model, loss
         training = model.training
         model.train()
         example = private_data.made_up(self.records).dense()
@@ -302,6 +305,16 @@ class Run:
         except Exception as error:
             return error
         return None
+
+    def _look_again(self, number: int) -> None:
+        """Try the model on other dummy examples, at its current parameters.
+
+        What this raises follows from the model and from releases, not from records.
+        """
+        example = private_data.made_up(self.records, seed=number)
+        self._try_company(self._model, self._loss, example.dense())
+        if isinstance(self._engine, OnePassEngine):
+            self._engine.look_again(example)
 
     def _refuse_state(self) -> None:
         """Raise if made-up examples, ordinary and extreme, leave something behind."""
@@ -596,6 +609,11 @@ class Run:
         sources = dict.fromkeys(s for s in (self.shape.source, self._rule.source) if s)
         if sources:
             listed.append(f"Side information: {'; '.join(sources)}.")
+        if not self._engine.invariant:
+            listed.append(
+                "On this machine the last bits of a record's gradient may depend on the other "
+                "records of its batch, which is not in epsilon; engine='loop' removes it."
+            )
         if not self.noise.secure:
             listed.append(
                 "seeded: not a private release. Sampling and noise follow from a seed that is "

@@ -7,15 +7,19 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.utils._pytree import tree_map
+from torch.utils._pytree import tree_leaves, tree_map
 
 from privada import data
 from privada.accounting import Ledger, events
 from privada.clipping import Batch
 from privada.clipping.batch import call
+from privada.clipping.dependence import Dependence
+from privada.clipping.labels import SEVERAL
 from privada.clipping.losses import Loss, example_losses
+from privada.clipping.padding import Padding, find_padding
+from privada.clipping.probes import refuse_mixing_models
 from privada.clipping.scores import bounded_sum
-from privada.core.errors import ArgumentError
+from privada.core.errors import ArgumentError, ModelError
 from privada.core.randomness import Bits
 from privada.core.silence import pass_on_signals, silenced
 from privada.core.state import HeldState
@@ -90,6 +94,15 @@ class Score:
         sum by more than the span.
         """
         try:
+            refuse_mixing_models(model, example, modes=(False,))
+        except ModelError:
+            raise
+        except Exception as error:
+            raise ArgumentError(
+                "Expected a model that accepts the shapes and types of the records to be scored, "
+                f"but on made-up examples it failed with: {error}."
+            ) from error
+        try:
             with torch.no_grad(), torch.random.fork_rng(devices=[]):
                 outputs = call(model, example.inputs)
                 found = self.each(outputs, example.targets)
@@ -125,6 +138,7 @@ class Score:
                 "alone, but on made-up examples it is not. Score each example by itself, without "
                 "ranks, medians or averages over the others."
             )
+        self._check_reach(outputs, example.targets)
         finite = found[torch.isfinite(found)].double()
         if bool(((finite < self.low) | (finite > self.high)).any()):
             low, high = float(finite.min()), float(finite.max())
@@ -132,6 +146,23 @@ class Score:
                 f"Expected scores between low={self.low:g} and high={self.high:g}, but "
                 f"{self.name!r} of made-up examples is between {low:g} and {high:g}. Give bounds "
                 "that scores keep to, or clamp them: noise is scaled to the bounds."
+            )
+
+    def _check_reach(self, outputs: Any, targets: Any) -> None:
+        """Raise if a score can depend on other examples, though made-up ones do not show it."""
+        outputs, targets = tree_map(torch.clone, (outputs, targets))
+        with torch.no_grad(), (seen := Dependence()):
+            for values in tree_leaves((outputs, targets)):
+                seen.own(values)
+            try:
+                labels = seen.labels(self.each(outputs, targets))
+            except Exception:  # it reads values, or cannot be followed; values were compared
+                return
+        if labels is not None and bool((labels == SEVERAL).any()):
+            raise ArgumentError(
+                f"Expected the score {self.name!r} of an example to depend on this example alone, "
+                "but it is made with numbers of others. Score each example by itself, without "
+                "maxima, ranks or averages over the others."
             )
 
 
@@ -264,33 +295,46 @@ class Scorer:
         merit = float(release.gradient[0])
         return NoisyScore(self._score.from_merit(merit), release.noise_std / self._population)
 
+    def _padding(self, model: nn.Module) -> Padding:
+        """Return how batches are filled up, so that no record changes the last bits of others."""
+        example = data.made_up(self._records).dense()
+        return find_padding(
+            example, lambda batch: [call(model, batch.inputs)], _CHUNK, self._records.size
+        )
+
     def _merits(self, model: nn.Module, streams: HiddenStreams) -> Iterator[Tensor]:
         """Yield the merits of all records; one that fails is left out, as the worst."""
+        padding = self._padding(model)
         for start in range(0, self._records.size, _CHUNK):
             indices = np.arange(start, min(start + _CHUNK, self._records.size))
             batch, _ = self._records.read(indices, streams)
             if batch is None:
                 continue
             batch = batch.dense()
-            found = self._of(model, batch)
+            found = self._of(model, batch, padding)
             if found is not None:
                 yield found
                 continue
-            singles = [self._of(model, one) for one in batch.chunks(1)]
+            singles = [self._of(model, one, padding) for one in batch.chunks(1)]
             places = [place for place, one in enumerate(singles) if one is not None]
-            fine = self._of(model, batch.at(torch.tensor(places))) if places else None
+            fine = self._of(model, batch.at(torch.tensor(places)), padding) if places else None
             if fine is not None:  # as if those that fail had never been there
                 yield fine
             else:
                 yield from (one for one in singles if one is not None)
 
-    def _of(self, model: nn.Module, batch: Batch) -> Tensor | None:
+    def _of(self, model: nn.Module, batch: Batch, padding: Padding) -> Tensor | None:
         try:
-            merits = self._score.merits(call(model, batch.inputs), batch.targets)
+            parts = [self._merits_of(model, padding.fill(p)) for p in batch.chunks(padding.most)]
+            merits = torch.cat(parts)
             return merits if merits.shape == (batch.size,) else None
         except BaseException as error:  # whatever a record makes a model raise tells of it
             pass_on_signals(error)
             return None
+
+    def _merits_of(self, model: nn.Module, batch: Batch) -> Tensor:
+        outputs = call(model, batch.inputs)[: batch.size]
+        return self._score.merits(outputs, batch.without_dummies().targets)
 
 
 def public_score(score: Score, model: nn.Module, records: data.Records) -> float:

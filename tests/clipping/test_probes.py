@@ -1,10 +1,15 @@
+import warnings
+
 import pytest
 import torch
 from torch import nn
 
+import privada as pv
 from privada.clipping.batch import Batch
+from privada.clipping.engine import make_engine
 from privada.clipping.probes import refuse_mixing_models
 from privada.core.errors import ModelError
+from privada.core.tensors import Parameters
 
 
 def batch(*shape):
@@ -77,3 +82,73 @@ class Shortened(nn.Module):
 def test_a_model_that_writes_to_its_parameters_is_refused():
     with pytest.raises(ModelError, match=r"parameters \['table'\] are written to.*max_norm"):
         refuse_mixing_models(Shortened(), batch(4))
+
+
+class Switched(nn.Module):
+    """Mixes examples where the parameters, which training moves, say so."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(4, 2)
+
+    def forward(self, x):
+        far = self.layer.bias.detach().abs().sum() > 5
+        return self.layer(torch.where(far, x - 100 * x.mean(dim=0), x))
+
+
+class SwitchedInPlain(Switched):
+    def forward(self, x):
+        moved = bool(self.layer.bias.detach().abs().sum() > 5)
+        return self.layer(x - 100 * x.mean(dim=0) if moved else x)
+
+
+def trainer_of(model, **more):
+    generator = torch.Generator().manual_seed(0)
+    data = torch.randn(60, 4, generator=generator), torch.arange(60) % 2
+    return pv.Trainer(
+        model, nn.CrossEntropyLoss(), data, method=pv.methods.DPSGD(lr=5.0), batch_size=30,
+        steps=40, noise_multiplier=1.0, delta=1e-3, engine="loop", **more,
+    )  # fmt: skip
+
+
+def test_a_model_is_looked_at_again_while_it_trains():
+    trainer = trainer_of(SwitchedInPlain(), seed=0)
+    with pytest.raises(ModelError, match="neighbours in the batch"):
+        trainer.fit()
+    assert 0 < trainer.steps_done < 40
+
+
+def test_what_follows_from_parameters_alone_is_seen_at_once():
+    torch.manual_seed(0)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        model = Switched()
+        example = batch(4)
+        make_engine(
+            "auto", model, nn.MSELoss(), Parameters(model), Batch(example.inputs, torch.zeros(3, 2))
+        )
+    assert any("depends on its neighbours" in str(w.message) for w in caught)
+
+
+def test_public_examples_are_tried_too():
+    """Only values that made-up examples do not have show that examples are mixed."""
+
+    class Rare(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = nn.Linear(4, 2)
+
+        def forward(self, x):
+            rare = bool((x == 7.5).any())
+            return self.layer(x - x.mean(dim=0) if rare else x)
+
+    generator = torch.Generator().manual_seed(0)
+    public = torch.randn(30, 4, generator=generator), torch.arange(30) % 2
+    public[0][:, 0] = 7.5
+    data = torch.randn(60, 4, generator=generator), torch.arange(60) % 2
+    with pytest.raises(ModelError, match="neighbours in the batch"):
+        pv.Trainer(
+            Rare(), nn.CrossEntropyLoss(), data,
+            method=pv.methods.DPRPub(public=pv.Public(public), lr=0.1), batch_size=30, steps=4,
+            noise_multiplier=1.0, delta=1e-3, engine="loop",
+        )  # fmt: skip

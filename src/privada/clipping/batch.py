@@ -15,6 +15,7 @@ class Batch:
     """Inputs and targets of some examples, first dimension the example. Private.
 
     `groups` has the number of the micro-batch that each example is in; None if each is by itself.
+    `dummies` says how many dummy examples follow the others; they are not counted in `size`.
 
     Example:
         >>> import torch
@@ -26,13 +27,19 @@ class Batch:
     inputs: Any
     targets: Any
     groups: Tensor | None = None
+    dummies: int = 0
+
+    @property
+    def rows(self) -> int:
+        """The number of examples, dummies included."""
+        one = isinstance(self.inputs, Tensor)
+        first: Tensor = self.inputs if one else tree_leaves(self.inputs)[0]
+        return first.shape[0]
 
     @property
     def size(self) -> int:
         """The number of examples. Private too."""
-        one = isinstance(self.inputs, Tensor)
-        first: Tensor = self.inputs if one else tree_leaves(self.inputs)[0]
-        return first.shape[0]
+        return self.rows - self.dummies
 
     def chunks(self, size: int) -> Iterator["Batch"]:
         """Yield the examples a chunk at a time."""
@@ -47,6 +54,13 @@ class Batch:
                 (self.inputs, self.targets),
             )
             yield Batch(inputs, targets, None if self.groups is None else self.groups[start:stop])
+
+    def without_dummies(self) -> "Batch":
+        """Return the batch without the dummy examples at its end."""
+        if not self.dummies:
+            return self
+        inputs, targets = tree_map(lambda t: _rows(t, 0, self.size), (self.inputs, self.targets))
+        return Batch(inputs, targets, self.groups)
 
     def at(self, places: Tensor) -> "Batch":
         """Return the examples at some places."""

@@ -18,6 +18,7 @@ from privada.clipping.loss_checks import (
 )
 from privada.clipping.losses import Loss
 from privada.clipping.one_pass import OnePassEngine
+from privada.clipping.padding import Padding
 from privada.clipping.recording import NotFollowed
 from privada.clipping.reference import PerExampleEngine
 from privada.clipping.self_check import hold_to_the_loop, moved
@@ -38,6 +39,10 @@ class Engine(Protocol):
 
     def rows(self, batch: Batch) -> Iterator[torch.Tensor]:
         """Yield the gradients of the examples as rows, some at a time. They are private."""
+
+    @property
+    def padding(self) -> Padding | None:
+        """How batches are filled up, if they are."""
 
     @property
     def invariant(self) -> bool:

@@ -50,6 +50,7 @@ from privada.clipping.recording import (
 from privada.clipping.reference import PerExampleEngine
 from privada.clipping.rules import RULES
 from privada.clipping.rules.convolution import Patches
+from privada.core.errors import ModelError
 from privada.core.tensors import Parameters
 from privada.core.validation import positive
 from privada.core.values import ClippedSum
@@ -116,6 +117,11 @@ class OnePassEngine:
         self._chunk = self._padding.most
 
     @property
+    def padding(self) -> Padding | None:
+        """How batches are filled up."""
+        return self._padding
+
+    @property
     def invariant(self) -> bool:
         """Whether an example's gradient was seen not to depend on its company, bit for bit."""
         return self._padding is not None and self._padding.invariant
@@ -178,7 +184,7 @@ class OnePassEngine:
     def _contributions(self, batch: Batch, memory: Memory) -> list[Contribution]:
         """Return the contributions of the examples, those that fill up the batch at the end."""
         whole = batch if self._padding is None else self._padding.fill(batch)
-        found = self._uncompacted(whole, batch.size)
+        found = self._uncompacted(whole)
         memory.renew()
         with torch.no_grad(), self._no_autocast():
             return _compacted(found, memory)
@@ -186,9 +192,9 @@ class OnePassEngine:
     def _padded_size(self, batch: Batch) -> int:
         return batch.size if self._padding is None else self._padding.size(batch.size)
 
-    def _uncompacted(self, batch: Batch, count: int) -> list[Contribution]:
-        """Return the contributions of a batch, of which the first `count` examples have a loss."""
-        recorder = self._recorder(batch.size, self._layouts)
+    def _uncompacted(self, batch: Batch) -> list[Contribution]:
+        """Return the contributions of a batch, in which dummy examples have no loss."""
+        recorder = self._recorder(batch.rows, self._layouts)
         losses = self._forward(recorder, batch)
         if recorder.unknown:
             raise NotFollowed(f"a new use of {recorder.unknown[0].name!r}")
@@ -196,17 +202,17 @@ class OnePassEngine:
         with self._no_autocast():
             if losses.requires_grad:
                 with torch.enable_grad():
-                    total = losses[:count].sum()
+                    total = losses[: batch.size].sum()
                 gradients = recorder.backward(total)
             with torch.no_grad():
-                return self._by_parameter(recorder, gradients, batch.size)
+                return self._by_parameter(recorder, gradients, batch.rows)
 
     def _factors(self, batch: Batch) -> list[Tensor]:
         """Return what the gradients of a batch are made of, without dropout and the like."""
         training = [module for module in self.model.modules() if module.training]
         try:
             self.model.eval()
-            found = self._uncompacted(batch, batch.size)
+            found = self._uncompacted(batch)
         finally:
             for module in training:
                 module.training = True
@@ -270,7 +276,7 @@ class OnePassEngine:
                 if self._by_itself:
                     raise
                 others = self._with_rows(
-                    others, self._reference.rows(chunk.dense()), whitening, clip
+                    others, self._reference.rows(chunk.without_dummies().dense()), whitening, clip
                 )
                 continue
             size = self._padded_size(chunk)
@@ -310,7 +316,7 @@ class OnePassEngine:
             except NotFollowed:
                 if self._by_itself:
                     raise
-                yield from self._reference.rows(chunk.dense())
+                yield from self._reference.rows(chunk.without_dummies().dense())
                 continue
             for start, stop in spans(chunk.size, 32 * self._parameters.size):
                 yield self._materialised(contributions, start, stop)
@@ -479,6 +485,17 @@ class OnePassEngine:
                         otherwise[use.key] = way
         raise NotFollowed("its layers do not keep their examples apart")
 
+    def look_again(self, example: Batch) -> None:
+        """Raise ModelError if examples do not stay apart at the current parameters."""
+        with torch.random.fork_rng(devices=[]):
+            try:
+                self._keep_apart(_enlarged(example, example.size))
+            except NotFollowed as error:
+                raise ModelError(
+                    "Expected a model that treats examples in training as it did when it was "
+                    f"tried first, but now {error}. Remove what makes it change."
+                ) from error
+
     def _keep_apart(self, batch: Batch) -> None:
         """Raise unless each example's gradient follows from this example and the parameters alone.
 
@@ -490,7 +507,7 @@ class OnePassEngine:
                 inputs, targets = tree_map(torch.clone, (batch.inputs, batch.targets))
                 for values in tree_leaves((inputs, targets)):
                     seen.own(values, first)
-                for each in self._uncompacted(Batch(inputs, targets), batch.size):
+                for each in self._uncompacted(Batch(inputs, targets)):
                     self._refuse_company(seen, each, batch.size, first)
 
     def _refuse_company(

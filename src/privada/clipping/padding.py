@@ -50,14 +50,23 @@ class Padding:
     def fill(self, batch: Batch) -> Batch:
         """Return the batch with dummy examples behind the records."""
         extra = self.size(batch.size) - batch.size
-        if extra == 0:
+        if extra == batch.dummies:
             return batch
+        batch = batch.without_dummies()
         inputs, targets = tree_map(
             lambda values, dummy: _filled(values, dummy, extra),
             (batch.inputs, batch.targets),
             (self.dummy.inputs, self.dummy.targets),
         )
-        return replace(batch, inputs=inputs, targets=targets, groups=None)
+        return replace(batch, inputs=inputs, targets=targets, dummies=extra)
+
+    def rows(self, values: Tensor, places: Tensor, dummy: Tensor) -> Tensor:
+        """Return some rows of a tensor, filled up, without a second copy of them."""
+        count = len(places)
+        filled = values.new_empty((self.size(count), *values.shape[1:]))
+        torch.index_select(values, 0, places, out=filled[:count])
+        filled[count:] = dummy
+        return filled
 
 
 def _filled(values: Tensor, dummy: Tensor, extra: int) -> Tensor:

@@ -26,12 +26,17 @@ _LARGER = (9, 33)
 _POISONS_OF_LARGER: tuple[float | None, ...] = (float("nan"), 40.0)
 
 
-def refuse_mixing_models(model: nn.Module, batch: Batch, loss: Loss | None = None) -> None:
+def refuse_mixing_models(
+    model: nn.Module,
+    batch: Batch,
+    loss: Loss | None = None,
+    modes: tuple[bool, ...] = (True, False),
+) -> None:
     """Raise if dummy examples show that one depends on another, or that data stay in the model.
 
-    A copy of the model runs, in training and in evaluation mode. An example's output, its loss and
-    the gradient of its input must be the same whatever its neighbours are, and the same again
-    after other examples; no buffer may change, nor any parameter be written to.
+    A copy of the model runs, in the mode that it is in and in evaluation mode. An example's output,
+    its loss and the gradient of its input must be the same whatever its neighbours are, and the
+    same again after other examples; no buffer may change, nor any parameter be written to.
 
     Raises:
         ModelError: with the remedy.
@@ -40,7 +45,7 @@ def refuse_mixing_models(model: nn.Module, batch: Batch, loss: Loss | None = Non
         return
     batch = batch.dense()
     own, own_loss = _copied(model, loss)
-    for training in (True, False):
+    for training in modes:
         with _in_mode(own, training):
             _Probe(own, own_loss if training else None, batch, training).run()
 

@@ -63,6 +63,11 @@ class PerExampleEngine:
             self._chunk = self._padding.most
 
     @property
+    def padding(self) -> Padding | None:
+        """How batches are filled up."""
+        return self._padding
+
+    @property
     def invariant(self) -> bool:
         """Whether an example's gradient was seen not to depend on its company, bit for bit."""
         return self._alone or (self._padding is not None and self._padding.invariant)
@@ -132,7 +137,7 @@ class PerExampleEngine:
     def rows(self, batch: Batch) -> Iterator[Tensor]:
         """Yield the gradients of the examples as rows, a chunk at a time."""
         for chunk in batch.chunks(self._chunk):
-            whole = chunk if self._padding is None else self._padding.fill(chunk)
+            whole = chunk.without_dummies() if self._padding is None else self._padding.fill(chunk)
             yield self._gradients(whole).detach()[: chunk.size]
 
     def clipped_sum(self, batch: Batch | None, whitening: Whitening, clip: float) -> ClippedSum:
