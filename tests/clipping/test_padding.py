@@ -87,21 +87,11 @@ def test_a_pass_that_has_room_for_one_example_is_always_alone():
     assert (padding.multiple, padding.size(1), padding.invariant) == (1, 1, True)
 
 
-class BySize(nn.Module):
-    """Adds noise of rounding's size that follows from the number of examples."""
-
-    def __init__(self):
-        super().__init__()
-        self.layer = nn.Linear(4, 2)
-
-    def forward(self, x):
-        return self.layer(x) * (1 + 1e-6 * len(x))
-
-
 @pytest.mark.parametrize(("engine", "said"), [("auto", True), ("loop", False)])
-def test_the_statement_says_where_company_may_show(engine, said):
+def test_the_statement_says_where_company_may_show(engine, said, monkeypatch):
+    monkeypatch.setattr("privada.clipping.padding._invariant", lambda *args: False)
     trainer = pv.Trainer(
-        BySize(),
+        nn.Linear(4, 2),
         functional.cross_entropy,
         (torch.randn(40, 4), torch.randint(2, (40,))),
         method=pv.methods.DPSGD(lr=0.1),
@@ -111,4 +101,4 @@ def test_the_statement_says_where_company_may_show(engine, said):
         delta=1e-3,
         engine=engine,
     )
-    assert ("last bits of a record's gradient" in trainer.statement().text()) == said
+    assert any("last bits" in line for line in trainer.statement().assumptions) == said

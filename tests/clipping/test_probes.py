@@ -106,7 +106,7 @@ def trainer_of(model, **more):
     generator = torch.Generator().manual_seed(0)
     data = torch.randn(60, 4, generator=generator), torch.arange(60) % 2
     return pv.Trainer(
-        model, nn.CrossEntropyLoss(), data, method=pv.methods.DPSGD(lr=5.0), batch_size=30,
+        model, nn.CrossEntropyLoss(), data, method=pv.methods.DPSGD(lr=200.0), batch_size=30,
         steps=40, noise_multiplier=1.0, delta=1e-3, engine="loop", **more,
     )  # fmt: skip
 

@@ -111,7 +111,7 @@ class PerExampleEngine:
         one = grad(self._example_loss)
         many = vmap(one, in_dims=(None, 0, 0), randomness="different")
         parts = many(self._trained(), batch.inputs, batch.targets)
-        return torch.cat([part.reshape(batch.size, -1) for part in parts], dim=1)
+        return torch.cat([part.reshape(batch.rows, -1) for part in parts], dim=1)
 
     def _by_loop(self, batch: Batch) -> Tensor:
         like = self._parameters
