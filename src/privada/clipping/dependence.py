@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 from torch.utils._pytree import tree_leaves
 
 from privada.clipping.dependence_rules import Arguments, Found, Given
@@ -67,8 +67,9 @@ class Dependence(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def own(self, tensor: Tensor, first: int = 1) -> None:
         """Say that row i of a tensor belongs to example `first` + i."""
-        rows = torch.arange(first, first + len(tensor), dtype=torch.uint8)
-        self.write(tensor, rows.view(-1, *[1] * (tensor.ndim - 1)))
+        with _disable_current_modes():
+            rows = torch.arange(first, first + len(tensor), dtype=torch.uint8)
+            self.write(tensor, rows.view(-1, *[1] * (tensor.ndim - 1)))
 
     def labels(self, tensor: Tensor) -> Labels:
         """Return the label of each number of a tensor, None if none depends on an example."""
@@ -103,7 +104,7 @@ class Dependence(TorchDispatchMode):  # type: ignore[no-untyped-call]
         named = _named(func, args, kwargs)
         with torch._C.DisableTorchFunction(), torch.no_grad():
             known = any(
-                self.labels(value) is not None
+                _key(value) in self._shadows
                 for value in tree_leaves((args, kwargs))
                 if isinstance(value, Tensor)
             )

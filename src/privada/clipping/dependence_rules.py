@@ -35,6 +35,8 @@ class Given:
 
     def follow(self) -> Found:
         """Return a function from the results to their labels."""
+        if all(self.of(value) is None for value in self.tensors()):
+            return _nothing(self)
         packet = self.func.overloadpacket
         rule = _RULES.get(packet)
         if rule is None and torch.Tag.pointwise in self.func.tags:

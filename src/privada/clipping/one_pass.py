@@ -108,8 +108,7 @@ class OnePassEngine:
         ]
         self._chunk = max(1, record_bytes // max(1, width))
         self._padding: Padding | None = None
-        for size in {example.size, min(_MANY_EXAMPLES, self._chunk)}:
-            self._keep_apart(_enlarged(example, size))
+        self._keep_apart(example)
 
     def pad(self, example: Batch, expected: float | None = None) -> None:
         """Fill up batches from now on, so that a record's company does not change its bits."""
@@ -489,26 +488,31 @@ class OnePassEngine:
         """Raise ModelError if examples do not stay apart at the current parameters."""
         with torch.random.fork_rng(devices=[]):
             try:
-                self._keep_apart(_enlarged(example, example.size))
+                self._keep_apart(example)
             except NotFollowed as error:
                 raise ModelError(
                     "Expected a model that treats examples in training as it did when it was "
                     f"tried first, but now {error}. Remove what makes it change."
                 ) from error
 
-    def _keep_apart(self, batch: Batch) -> None:
+    def _keep_apart(self, example: Batch) -> None:
         """Raise unless each example's gradient follows from this example and the parameters alone.
 
-        Two batches are followed, one after the other: the second must have nothing of the first
-        either, which a model could keep.
+        Two batches are followed, a larger one after a smaller one: it must have nothing of the
+        first either, which a model could keep.
         """
+        found, first = [], 1
         with (seen := Dependence()):
-            for first in (1, 1 + batch.size):
+            for size in (example.size, min(_MANY_EXAMPLES, self._chunk)):
+                batch = _enlarged(example, size)
                 inputs, targets = tree_map(torch.clone, (batch.inputs, batch.targets))
                 for values in tree_leaves((inputs, targets)):
                     seen.own(values, first)
-                for each in self._uncompacted(Batch(inputs, targets)):
-                    self._refuse_company(seen, each, batch.size, first)
+                found.append((first, size, self._uncompacted(Batch(inputs, targets))))
+                first += size
+        for first, size, contributions in found:
+            for each in contributions:
+                self._refuse_company(seen, each, size, first)
 
     def _refuse_company(
         self, seen: Dependence, each: Contribution, examples: int, first: int
