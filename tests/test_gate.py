@@ -60,7 +60,7 @@ class FakeRecords:
         raise AssertionError("only public records are fetched")
 
     def read(
-        self, indices: NDArray[np.int64], streams: HiddenStreams
+        self, indices: NDArray[np.int64], streams: HiddenStreams, padding: None = None
     ) -> tuple[Batch, NDArray[np.int64]]:
         self.reads += 1
         batch = Batch(torch.zeros(len(indices), 2), torch.zeros(len(indices)))
@@ -89,6 +89,8 @@ class FakeSampler:
 
 
 class FakeEngine:
+    padding = None
+
     def __init__(self) -> None:
         self.calls = 0
 

@@ -450,6 +450,9 @@ class WatchedEngine:
         self.calls += 1
         return self._engine.clipped_sum(*given)
 
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._engine, name)
+
 
 def watch(trainer: pv.Trainer) -> tuple[Watched, WatchedEngine]:
     gate = trainer._run.gate

@@ -17,6 +17,7 @@ import torch
 from torch import nn
 
 import privada as pv
+from privada import fits
 from privada.cli.app import main
 from tests.audits import replay
 
@@ -383,6 +384,7 @@ ROWS = {
 
 def fitted(estimator, name, odd):
     """Fit an estimator, and return all that it shows."""
+    fits.forget()  # each fit is one of its own world
     x, y = INPUTS.double().numpy().copy(), LABELS.numpy()
     if odd is not None:
         x[ODD] = ROWS[odd]
