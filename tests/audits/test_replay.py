@@ -281,8 +281,20 @@ def audited(work, *settings):
     return replay.differences(first, second)
 
 
-@pytest.mark.parametrize("name", pv.methods.names())
-@pytest.mark.parametrize(("kind", "odd"), ODDITIES, ids=lambda v: v)
+def crossed(first, second, every):
+    """Return all pairs: one in `every`, spread evenly, runs by default, the others when slow."""
+    return [
+        pytest.param(
+            *(a if isinstance(a, tuple) else (a,)),
+            *(b if isinstance(b, tuple) else (b,)),
+            marks=() if (i + j) % every == 0 else pytest.mark.slow,
+        )
+        for i, a in enumerate(first)
+        for j, b in enumerate(second)
+    ]
+
+
+@pytest.mark.parametrize(("name", "kind", "odd"), crossed(pv.methods.names(), ODDITIES, 6))
 def test_the_trainer(name, kind, odd):
     assert audited(trained, name, kind, odd) == []
 
@@ -306,8 +318,7 @@ def exchanged(work, *settings, moves, always=None):
     return replay.differences(first, second, moves)
 
 
-@pytest.mark.parametrize("name", pv.methods.names())
-@pytest.mark.parametrize("odd", AUGMENTED)
+@pytest.mark.parametrize(("name", "odd"), crossed(pv.methods.names(), AUGMENTED, 3))
 def test_augmentation(name, odd):
     assert exchanged(trained, name, "augmented", odd, moves=2.0, always=ODD) == []
 
@@ -447,14 +458,12 @@ def searched(how, place, odd):
 WAYS = ("compose-pld", "repeat-geometric")
 
 
-@pytest.mark.parametrize("how", WAYS)
-@pytest.mark.parametrize("odd", PAIRS)
+@pytest.mark.parametrize(("how", "odd"), crossed(WAYS, PAIRS, 3))
 def test_the_search_that_trains_on_the_record(how, odd):
     assert audited(searched, how, ODD, odd) == []
 
 
-@pytest.mark.parametrize("how", WAYS)
-@pytest.mark.parametrize("odd", PAIRS)
+@pytest.mark.parametrize(("how", "odd"), crossed(WAYS, PAIRS, 3))
 def test_the_search_that_scores_the_record(how, odd):
     # a score is between 0 and 1, so that one for another moves the sum by one at most
     assert exchanged(searched, how, RECORDS + ODD, odd, moves=1.0) == []
