@@ -120,6 +120,7 @@ def test_the_default_is_unchanged_to_the_last_bit(name, how, kind, dtype):
     parameters = Parameters(model)
     shape = whitening(kind, parameters.size, dtype)
     engine = make_engine(how, model, entropy, parameters, next(batch.chunks(3)))
+    engine._padding = None  # products of other sizes round differently
     for clip in (0.01, 0.8, 1e3):
         if how == "one-pass":
             expected = oracles.plain_one_pass(engine, batch, shape, clip, parameters.zeros())
@@ -740,7 +741,7 @@ class FailsTogether:
     """An engine that fails on records with 1 and with 2 in front, if they are in one batch."""
 
     def __init__(self, engine):
-        self.engine = engine
+        self.engine, self.padding = engine, engine.padding
 
     def clipped_sum(self, batch, whitening, clip):
         if batch is not None and {1.0, 2.0} <= set(batch.inputs[:, 0].tolist()):

@@ -19,7 +19,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 import torch
 from torch import Tensor, nn
-from torch.utils._pytree import tree_leaves, tree_map
+from torch.utils._pytree import tree_leaves
 
 from privada.clipping.batch import Batch, call
 from privada.clipping.clips import THRESHOLD, ByNorm, Clipping, factors_in
@@ -501,14 +501,13 @@ class OnePassEngine:
         Two batches are followed, a larger one after a smaller one: it must have nothing of the
         first either, which a model could keep.
         """
-        found, first = [], 1
+        sizes = example.size, min(_MANY_EXAMPLES, self._chunk)
+        batches, found, first = [_enlarged(example, size) for size in sizes], [], 1
         with (seen := Dependence()):
-            for size in (example.size, min(_MANY_EXAMPLES, self._chunk)):
-                batch = _enlarged(example, size)
-                inputs, targets = tree_map(torch.clone, (batch.inputs, batch.targets))
-                for values in tree_leaves((inputs, targets)):
+            for batch, size in zip(batches, sizes, strict=True):
+                for values in tree_leaves((batch.inputs, batch.targets)):
                     seen.own(values, first)
-                found.append((first, size, self._uncompacted(Batch(inputs, targets))))
+                found.append((first, size, self._uncompacted(batch)))
                 first += size
         for first, size, contributions in found:
             for each in contributions:
