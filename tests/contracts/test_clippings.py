@@ -161,7 +161,7 @@ def test_chunks_do_not_change_the_sum(name, how, size, chunk, kind):
 
 
 def test_a_batch_that_the_fast_engine_loses_track_of_is_clipped_alike():
-    """Made-up examples are of one length; a longer one makes the model do something new."""
+    """A batch that is larger than those that were tried makes the model do something new."""
 
     class Late(nn.Module):
         def __init__(self):
@@ -169,12 +169,12 @@ def test_a_batch_that_the_fast_engine_loses_track_of_is_clipped_alike():
             self.first, self.second = nn.Linear(4, 3), nn.Linear(4, 3)
 
         def forward(self, x):
-            return self.first(x) + (self.second(x) if len(x) > 4 else 0)
+            return self.first(x) + (self.second(x) if len(x) > 40 else 0)
 
     model = Late().double()
     generator = torch.Generator().manual_seed(2)
-    inputs = torch.randn(6, 4, generator=generator).double()
-    targets = torch.arange(6) % 3
+    inputs = torch.randn(44, 4, generator=generator).double()
+    targets = torch.arange(44) % 3
     shape = whitening("shifted", Parameters(model).size, torch.float64)
     parameters = Parameters(model)
     for name, (clipping, oracle, _) in CLIPPINGS.items():
