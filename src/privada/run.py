@@ -609,7 +609,7 @@ class Run:
         sources = dict.fromkeys(s for s in (self.shape.source, self._rule.source) if s)
         if sources:
             listed.append(f"Side information: {'; '.join(sources)}.")
-        if not self._engine.invariant:
+        if self._engine.padding is not None and not self._engine.padding.invariant:
             listed.append(
                 "On this machine the last bits of a record's gradient may depend on the other "
                 "records of its batch, which is not in epsilon; engine='loop' removes it."

@@ -32,21 +32,18 @@ ENGINES = ("auto", "one-pass", "vmap", "loop")
 
 
 class Engine(Protocol):
-    """Turns a batch into a clipped sum, at the model's current parameters."""
+    """Turns a batch into a clipped sum, at the model's current parameters.
+
+    `padding` says how batches are filled up; None if examples are always alone.
+    """
+
+    padding: Padding | None
 
     def clipped_sum(self, batch: Batch | None, whitening: Whitening, clip: float) -> ClippedSum:
         """Return the sum of the whitened, clipped per-example gradients; zero for None."""
 
     def rows(self, batch: Batch) -> Iterator[torch.Tensor]:
         """Yield the gradients of the examples as rows, some at a time. They are private."""
-
-    @property
-    def padding(self) -> Padding | None:
-        """How batches are filled up, if they are."""
-
-    @property
-    def invariant(self) -> bool:
-        """Whether an example's gradient was seen not to depend on its company, bit for bit."""
 
 
 def make_engine(

@@ -107,23 +107,13 @@ class OnePassEngine:
             if name in self.whole_modules or isinstance(module, nn.RNNBase)
         ]
         self._chunk = max(1, record_bytes // max(1, width))
-        self._padding: Padding | None = None
+        self.padding: Padding | None = None
         self._keep_apart(example)
 
     def pad(self, example: Batch, expected: float | None = None) -> None:
         """Fill up batches from now on, so that a record's company does not change its bits."""
-        self._padding = find_padding(example, self._factors, self._chunk, expected)
-        self._chunk = self._padding.most
-
-    @property
-    def padding(self) -> Padding | None:
-        """How batches are filled up."""
-        return self._padding
-
-    @property
-    def invariant(self) -> bool:
-        """Whether an example's gradient was seen not to depend on its company, bit for bit."""
-        return self._padding is not None and self._padding.invariant
+        self.padding = find_padding(example, self._factors, self._chunk, expected)
+        self._chunk = self.padding.most
 
     def twin(self, model: nn.Module, loss: Loss, parameters: Parameters) -> "OnePassEngine":
         """Return an engine with the same layouts for a copy of the model, in another type, say."""
@@ -182,14 +172,14 @@ class OnePassEngine:
 
     def _contributions(self, batch: Batch, memory: Memory) -> list[Contribution]:
         """Return the contributions of the examples, those that fill up the batch at the end."""
-        whole = batch if self._padding is None else self._padding.fill(batch)
+        whole = batch if self.padding is None else self.padding.fill(batch)
         found = self._uncompacted(whole)
         memory.renew()
         with torch.no_grad(), self._no_autocast():
             return _compacted(found, memory)
 
     def _padded_size(self, batch: Batch) -> int:
-        return batch.size if self._padding is None else self._padding.size(batch.size)
+        return batch.size if self.padding is None else self.padding.size(batch.size)
 
     def _uncompacted(self, batch: Batch) -> list[Contribution]:
         """Return the contributions of a batch, in which dummy examples have no loss."""

@@ -53,24 +53,14 @@ class PerExampleEngine:
         self._gradients = self._by_vmap if how == "vmap" else self._by_loop
         width = torch.finfo(parameters.dtype).bits // 8
         self._chunk = max(1, chunk_bytes // (4 * width * parameters.size))
-        self._padding: Padding | None = None
+        self.padding: Padding | None = None
         self._alone = how == "loop"
 
     def pad(self, example: Batch, expected: float | None = None) -> None:
         """Fill up batches from now on, so that a record's company does not change its bits."""
         if not self._alone:
-            self._padding = find_padding(example, self._factors, self._chunk, expected)
-            self._chunk = self._padding.most
-
-    @property
-    def padding(self) -> Padding | None:
-        """How batches are filled up."""
-        return self._padding
-
-    @property
-    def invariant(self) -> bool:
-        """Whether an example's gradient was seen not to depend on its company, bit for bit."""
-        return self._alone or (self._padding is not None and self._padding.invariant)
+            self.padding = find_padding(example, self._factors, self._chunk, expected)
+            self._chunk = self.padding.most
 
     def _factors(self, batch: Batch) -> list[Tensor]:
         """Return the gradients of a batch, without dropout and the like."""
@@ -137,7 +127,7 @@ class PerExampleEngine:
     def rows(self, batch: Batch) -> Iterator[Tensor]:
         """Yield the gradients of the examples as rows, a chunk at a time."""
         for chunk in batch.chunks(self._chunk):
-            whole = chunk.without_dummies() if self._padding is None else self._padding.fill(chunk)
+            whole = chunk.without_dummies() if self.padding is None else self.padding.fill(chunk)
             yield self._gradients(whole).detach()[: chunk.size]
 
     def clipped_sum(self, batch: Batch | None, whitening: Whitening, clip: float) -> ClippedSum:
