@@ -61,7 +61,7 @@ class ModelSide:
         some = records.fetch(np.arange(min(_TRIED, records.size))).dense()
         with torch.random.fork_rng(devices=[]), torch.enable_grad():
             self._gradient(self._losses(some).sum())
-        refuse_mixing_models(self._model, some, self._loss)
+        refuse_mixing_models(self._model, some)
 
     def _batch(self, public: Public, number: int) -> Batch:
         """Return batch `number`: a random part of the examples, the same for the same number."""

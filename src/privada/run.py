@@ -272,12 +272,12 @@ class Run:
     def _try_model(self, model: nn.Module, loss: Loss) -> None:
         """Run the model on made-up examples, so that faults show before anything is charged."""
         model = not_compiled(model)
-        self._model, self._loss = model, loss
+        self._model = model
         training = model.training
         model.train()
         example = private_data.made_up(self.records).dense()
         try:
-            fault = self._try_company(model, loss, example)
+            fault = self._try_company(model, example)
             self._engine = self._make_engine(model, loss)
             if fault is not None:
                 raise fault
@@ -293,13 +293,13 @@ class Run:
             raise ModelError(f"Expected the model to return a tensor, got {type(outputs)}.")
 
     @staticmethod
-    def _try_company(model: nn.Module, loss: Loss, example: Batch) -> Exception | None:
+    def _try_company(model: nn.Module, example: Batch) -> Exception | None:
         """Raise if examples touch each other; return what a model raises that does not run.
 
         The engine, which is tried afterwards, says that in better words.
         """
         try:
-            refuse_mixing_models(model, example, loss)
+            refuse_mixing_models(model, example)
         except ModelError:
             raise
         except Exception as error:
@@ -312,7 +312,7 @@ class Run:
         What this raises follows from the model and from releases, not from records.
         """
         example = private_data.made_up(self.records, seed=number)
-        self._try_company(self._model, self._loss, example.dense())
+        self._try_company(self._model, example.dense())
         if isinstance(self._engine, OnePassEngine):
             self._engine.look_again(example)
 

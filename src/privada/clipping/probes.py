@@ -18,7 +18,6 @@ from privada.clipping.batch import Batch, call
 from privada.clipping.dependence import Dependence
 from privada.clipping.dummies import POISONS, poisoned
 from privada.clipping.labels import NOBODY
-from privada.clipping.losses import Loss, example_losses
 from privada.core.errors import ModelError
 
 # Besides the given ones: code may take another path for more examples.
@@ -27,16 +26,14 @@ _POISONS_OF_LARGER: tuple[float | None, ...] = (float("nan"), 40.0)
 
 
 def refuse_mixing_models(
-    model: nn.Module,
-    batch: Batch,
-    loss: Loss | None = None,
-    modes: tuple[bool, ...] = (True, False),
+    model: nn.Module, batch: Batch, modes: tuple[bool, ...] = (True, False)
 ) -> None:
     """Raise if dummy examples show that one depends on another, or that data stay in the model.
 
-    A copy of the model runs, in the mode that it is in and in evaluation mode. An example's output,
-    its loss and the gradient of its input must be the same whatever its neighbours are, and the
-    same again after other examples; no buffer may change, nor any parameter be written to.
+    A copy of the model runs, in the mode that it is in and in evaluation mode. An example's output
+    and the gradient of its input must be the same whatever its neighbours are, and the same again
+    after other examples; no buffer may change, nor any parameter be written to. Losses are taken of
+    one example at a time, and need no such test.
 
     Raises:
         ModelError: with the remedy.
@@ -44,20 +41,18 @@ def refuse_mixing_models(
     if batch.size < 3:
         return
     batch = batch.dense()
-    own, own_loss = _copied(model, loss)
+    own = _copied(model)
     for training in modes:
         with _in_mode(own, training):
-            _Probe(own, own_loss if training else None, batch, training).run()
+            _Probe(own, batch, training).run()
 
 
-def _copied(model: nn.Module, loss: Loss | None) -> tuple[nn.Module, Loss | None]:
-    """Return copies that share the parameters, so that what is tried leaves nothing behind."""
-    parts = [model] + ([loss] if isinstance(loss, nn.Module) else [])
-    memo = {id(p): p for part in parts for p in part.parameters()}
+def _copied(model: nn.Module) -> nn.Module:
+    """Return a copy that shares the parameters, so that what is tried leaves nothing behind."""
     try:
-        return copy.deepcopy(model, memo), copy.deepcopy(loss, memo)
-    except Exception:  # not everything can be copied
-        return model, loss
+        return copy.deepcopy(model, {id(p): p for p in model.parameters()})
+    except Exception:  # not every model can be copied
+        return model
 
 
 @contextmanager
@@ -76,8 +71,8 @@ def _in_mode(model: nn.Module, training: bool) -> Iterator[None]:
 class _Probe:
     """One model in one mode."""
 
-    def __init__(self, model: nn.Module, loss: Loss | None, batch: Batch, training: bool) -> None:
-        self._model, self._loss, self._batch, self._training = model, loss, batch, training
+    def __init__(self, model: nn.Module, batch: Batch, training: bool) -> None:
+        self._model, self._batch, self._training = model, batch, training
         self._state = torch.get_rng_state()
 
     def run(self) -> None:
@@ -96,15 +91,13 @@ class _Probe:
             return call(self._model, batch.inputs)
 
     def _results(self, batch: Batch) -> list[Tensor]:
-        """Return what must not depend on neighbours: outputs, losses, gradients of inputs."""
+        """Return what must not depend on neighbours: outputs and gradients of inputs."""
         inputs = tree_map(
             lambda v: v.clone().requires_grad_() if v.is_floating_point() else v, batch.inputs
         )
         with torch.enable_grad():
             outputs = self._outputs(Batch(inputs, batch.targets))
             found = [outputs]
-            if self._loss is not None and isinstance(outputs, Tensor):
-                found += self._losses(outputs, batch.targets)
             leaves = [v for v in tree_leaves(inputs) if v.requires_grad]
             if leaves and isinstance(outputs, Tensor) and outputs.requires_grad:
                 with torch.random.fork_rng(devices=[]):
@@ -112,16 +105,6 @@ class _Probe:
                     gradients = torch.autograd.grad(total, leaves, allow_unused=True)
                 found += [g for g in gradients if g is not None]
         return [f.detach() if isinstance(f, Tensor) else f for f in found]
-
-    def _losses(self, outputs: Tensor, targets: Any) -> list[Tensor]:
-        assert self._loss is not None
-        try:
-            with torch.random.fork_rng(devices=[]):
-                return [example_losses(self._loss, outputs.detach(), targets)]
-        except ModelError:
-            raise
-        except Exception:  # losses are tried in earnest by the engine, with better words
-            return []
 
     # ------------------------------------------------------------------ looking
 
@@ -227,8 +210,8 @@ _NEIGHBOURS_EVALUATED = (
     "would tell of others: replace what averages or compares over the batch dimension."
 )
 _STAYS = (
-    "Expected a model and a loss that keep nothing of the data, but the same examples gave other "
-    "results when they were run again after others. What stays behind would carry un-noised facts "
+    "Expected a model that keeps nothing of the data, but the same examples gave other results "
+    "when they were run again after others. What stays behind would carry un-noised facts "
     "about the data: remove what is remembered between batches. If the model draws random numbers, "
     "draw them from torch's own generator."
 )
