@@ -126,7 +126,9 @@ GROUP_NORM = {
 }
 
 
-@pytest.mark.parametrize("place", range(8))
+@pytest.mark.parametrize(
+    "place", [p if p < 2 else pytest.param(p, marks=pytest.mark.slow) for p in range(8)]
+)
 @pytest.mark.parametrize("name", GROUP_NORM)
 def test_the_choice_of_an_engine_is_not_one_of_rounding(name, place):
     """In float32, a unit at the edge of its ReLU takes the two engines a percent apart."""

@@ -6,13 +6,16 @@ statistics looks like one that does not. Poisoned examples go further, for what 
 not bring to light: maxima that only large values exceed, branches that only small ones take.
 """
 
+import math
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.utils._pytree import tree_map
 
 from privada.clipping.batch import Batch, csr
+from privada.core.randomness import Bits, SeededBits, words
 
 # Values of one example that no ordinary one has; None stands for other whole numbers alone.
 POISONS: tuple[float | None, ...] = (float("nan"), 1e30, -1e30, 40.0, 0.0, -999.0, None)
@@ -32,20 +35,20 @@ def dummy_batch(first: Batch, size: int = 3, seed: int = 0) -> Batch:
         >>> dummy_batch(Batch(torch.ones(1, 5), torch.ones(1)), size=2).inputs.shape
         torch.Size([2, 5])
     """
-    generator = torch.Generator().manual_seed(seed)
+    bits = SeededBits(seed, "dummy examples")
     several = isinstance(first.inputs, (tuple, list, dict)) and len(first.inputs) > 1
 
     def made(values: Tensor) -> Tensor:
         if values.layout == torch.sparse_csr:
-            return _sparse(values, size, generator)
+            return _sparse(values, size, bits)
         shape = (size, *values.shape[1:])
         if values.is_floating_point():
-            return _normal(shape, generator).to(values.device, values.dtype)
+            return _normal(shape, bits).to(values.device, values.dtype)
         if several and values.ndim == 1:
             return torch.ones(shape, dtype=values.dtype, device=values.device)
         if values.is_complex():
-            return torch.complex(_normal(shape, generator), _normal(shape, generator)).to(values)
-        return torch.randint(2, shape, generator=generator).to(values.device, values.dtype)
+            return torch.complex(_normal(shape, bits), _normal(shape, bits)).to(values)
+        return (_uniform(shape, bits) < 0.5).to(values.device, values.dtype)
 
     def zeros(values: Tensor) -> Tensor:
         return torch.zeros((size, *values.shape[1:]), dtype=values.dtype, device=values.device)
@@ -53,15 +56,27 @@ def dummy_batch(first: Batch, size: int = 3, seed: int = 0) -> Batch:
     return Batch(tree_map(made, first.inputs), tree_map(zeros, first.targets))
 
 
-def _normal(shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
+def _uniform(shape: tuple[int, ...], bits: Bits) -> Tensor:
+    """Return numbers between 0 and 1, both excluded."""
+    drawn = words(bits, math.prod(shape)) >> np.uint64(11)
+    return torch.from_numpy((drawn + 0.5) * 2.0**-53).view(shape)
+
+
+def _normal(shape: tuple[int, ...], bits: Bits) -> Tensor:
     """Return rows of normal numbers, each row with a scale and an offset of its own."""
-    own = torch.rand((2, shape[0], *[1] * (len(shape) - 1)), generator=generator)
-    return torch.randn(shape, generator=generator) * (0.5 + own[0]) + (own[1] - 0.5)
+    own = _uniform((2, shape[0], *[1] * (len(shape) - 1)), bits)
+    normal: Tensor = torch.special.ndtri(_uniform(shape, bits))
+    return normal * (0.5 + own[0]) + (own[1] - 0.5)
 
 
-def _sparse(values: Tensor, size: int, generator: torch.Generator) -> Tensor:
+def places_of(size: int, seed: int) -> Tensor:
+    """Return the numbers below `size` in an order that follows from a seed."""
+    return torch.argsort(_uniform((size,), SeededBits(seed, "places")))
+
+
+def _sparse(values: Tensor, size: int, bits: Bits) -> Tensor:
     columns = torch.arange(min(values.shape[1], _SPARSE_ENTRIES), device=values.device)
-    filled = _normal((size, len(columns)), generator).reshape(-1).to(values.device, values.dtype)
+    filled = _normal((size, len(columns)), bits).reshape(-1).to(values.device, values.dtype)
     starts = torch.arange(size + 1, device=values.device) * len(columns)
     return csr(starts, columns.repeat(size), filled, (size, values.shape[1]))
 

@@ -20,7 +20,7 @@ from torch import Tensor
 from torch.utils._pytree import tree_map
 
 from privada.clipping.batch import Batch, csr
-from privada.clipping.dummies import dummy_batch
+from privada.clipping.dummies import dummy_batch, places_of
 
 # What is tried, the cheapest first.
 MULTIPLES = (8, 16, 32, 64)
@@ -116,8 +116,7 @@ def _invariant(
     some = _wild(example, count, seed=2)
     expected: list[Tensor] | None = None
     for size in sizes:
-        generator = torch.Generator().manual_seed(size)
-        places = torch.randperm(size, generator=generator)[:count]
+        places = places_of(size, seed=size)[:count]
         batch = _put(_wild(example, size, seed=3), some, places)
         try:
             found = [values[places] for values in factors(batch)]

@@ -19,6 +19,7 @@ from privada.clipping.dependence import Dependence
 from privada.clipping.dummies import POISONS, poisoned
 from privada.clipping.labels import NOBODY
 from privada.core.errors import ModelError
+from privada.core.silence import pass_on_signals
 
 # Besides the given ones: code may take another path for more examples.
 _LARGER = (9, 33)
@@ -195,7 +196,8 @@ class _Probe:
             return run(batch)
         except ModelError:
             raise
-        except Exception:
+        except BaseException as error:
+            pass_on_signals(error)
             return None
 
 
