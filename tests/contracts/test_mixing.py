@@ -66,3 +66,30 @@ def test_a_mixing_model_is_refused_or_held_to_the_clip_norm(name):
         for odd in ODD:
             moved = move(engine, inputs[:count], targets[:count], odd)
             assert moved <= CLIP * (1 + 1e-6), f"{odd} moves the sum by {moved} clip norms"
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "mean and deviation of everything, before",
+        "greatest, clamped, before",
+        "gradient divided by its norm, between",
+        "imputed, before",
+        "large batches only, between",
+    ],
+)
+def test_the_zoo_shows_what_is_let_through(name, monkeypatch):
+    """Without labels and poisoned neighbours, one record moves the sum by more."""
+    monkeypatch.setattr("privada.run.refuse_mixing_models", lambda *args: None)
+    monkeypatch.setattr("privada.clipping.one_pass.OnePassEngine._keep_apart", lambda *args: None)
+    monkeypatch.setattr("privada.clipping.engine.hold_to_the_loop", lambda *args: None)
+    build, shape = ZOO[name]
+    torch.manual_seed(0)
+    inputs, targets = records(shape, 40)
+    trainer = pv.Trainer(
+        build(), functional.cross_entropy, (inputs, targets),
+        method=pv.methods.DPSGD(lr=0.1, clip=CLIP), batch_size=20, steps=4, noise_multiplier=1.0,
+        delta=1e-3, engine="one-pass",
+    )  # fmt: skip
+    engine = trainer.gate._engine
+    assert max(move(engine, inputs, targets, odd) for odd in ODD) > 1.1

@@ -16,6 +16,7 @@ from privada.accounting.budget import Budget
 from privada.accounting.events import Tally
 from privada.accounting.receipts import Receipt, issue
 from privada.accounting.storage import Charge, Storage
+from privada.core import formatting
 from privada.core.errors import ArgumentError, BudgetExceeded, LedgerError
 from privada.core.validation import one_of, whole, words
 
@@ -63,9 +64,10 @@ class _Account:
             if hopeful == after:
                 raise BudgetExceeded(
                     f"Expected the charge to fit {whose} (epsilon={budget.epsilon:g} at "
-                    f"delta={budget.delta:g}), but {self._cost(self.totals):.4g} is spent and the "
-                    f"charge would make it {self._cost(after):.4g}. Take fewer steps, more noise "
-                    "or a smaller batch. Nothing was charged and no data was read."
+                    f"delta={budget.delta:g}), but {formatting.epsilon(self._cost(self.totals))} "
+                    f"is spent and the charge would make it "
+                    f"{formatting.epsilon(self._cost(after))}. Take fewer steps, more noise or a "
+                    "smaller batch. Nothing was charged and no data was read."
                 )
             hopeful = Counter({e: after[e] + (n - after[e]) // 2 for e, n in hopeful.items()})
         self._certified = hopeful

@@ -1,0 +1,95 @@
+"""Scores on private records: one record moves their sum by its own score alone."""
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import privada as pv
+from privada import data
+from privada.clipping.batch import Batch
+from privada.clipping.dummies import dummy_batch
+from privada.core.errors import ArgumentError, ModelError
+from privada.core.randomness import SeededBits
+from privada.noise import GaussianNoise
+from privada.scores import Score, Scorer, accuracy
+
+FIRST = Batch(torch.zeros(1, 4), torch.zeros(1, dtype=torch.int64))
+
+
+class MixingInEvaluation(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(4, 3)
+
+    def forward(self, x):
+        return self.layer(x if self.training else x - x.mean(dim=0))
+
+
+def test_a_model_that_mixes_in_evaluation_mode_alone_is_not_scored():
+    model = MixingInEvaluation().eval()
+    with pytest.raises(ModelError, match="in evaluation mode"):
+        accuracy().check(model, dummy_batch(FIRST))
+
+
+def test_a_search_among_such_models_is_refused_before_anything_is_charged():
+    ledger = pv.Ledger(None, pv.Budget(10, 1e-3))
+    with pytest.raises(ModelError, match="in evaluation mode"):
+        pv.selection.select(
+            lambda lr: pv.selection.Candidate(
+                MixingInEvaluation(), nn.CrossEntropyLoss(), pv.methods.DPSGD(lr=lr),
+                batch_size=10, steps=2,
+            ),
+            (torch.randn(400, 4), torch.arange(400) % 3),
+            space={"lr": [0.1, 0.5]},
+            noise_multiplier=3.0,
+            delta=1e-3,
+            validation=0.5,
+            ledger=ledger,
+        )  # fmt: skip
+    assert ledger.charges() == ()
+
+
+@pytest.mark.parametrize(
+    "each",
+    [
+        lambda out, y: out[:, 0] / out.abs().max().clamp(min=1e6),
+        lambda out, y: torch.where(out.max() > 1e6, 0.0, 1.0).expand(len(out)) * 1.0,
+        lambda out, y: out[:, 0].sigmoid() - 1e-12 * out.mean(),
+    ],
+    ids=["clamped maximum", "flag", "mean"],
+)
+def test_a_score_that_can_depend_on_others_is_refused_whatever_the_values(each):
+    with pytest.raises(ArgumentError, match="alone"):
+        Score("mine", each, -10, 10).check(nn.Linear(4, 3), dummy_batch(FIRST))
+
+
+class Sharp(nn.Module):
+    """Makes classes of last bits: products over inputs in the thousands, of which most cancels."""
+
+    def __init__(self):
+        super().__init__()
+        self.up, self.down = nn.Linear(37, 64), nn.Linear(64, 2, bias=False)
+
+    def forward(self, x):
+        h = self.up(1e4 * x)
+        return self.down(h - h.detach().double().to(h.dtype).roll(1, 1)) * 1e6 % 7.0
+
+
+def test_no_record_changes_the_scores_of_others():
+    torch.manual_seed(0)
+    model = Sharp().eval()
+    inputs, targets = torch.randn(30, 37), torch.arange(30) % 2
+
+    def merits(count):
+        records = data.load((inputs[:count], targets[:count]), torch.float32, torch.device("cpu"))
+        scorer = Scorer(
+            records, accuracy(), population=count, ledger=pv.Ledger(None), run="r",
+            noise=GaussianNoise(SeededBits(0, "noise")), model_bits=SeededBits(0, "model"),
+        )  # fmt: skip
+        with torch.no_grad():
+            return torch.cat(list(scorer._merits(model, None)))
+
+    whole = merits(30)
+    for count in np.arange(1, 30):
+        assert torch.equal(merits(int(count)), whole[:count])
