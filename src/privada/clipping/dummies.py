@@ -90,7 +90,7 @@ def poisoned(batch: Batch, place: int, poison: float | None) -> Batch:
             if poison is not None:
                 values[place] = poison
         elif values.ndim > 1 and bool(((values == 0) | (values == 1)).all()):
-            values[place] = 1 - values[place]
+            values[place] = values[place] == 0
         return values
 
     return Batch(tree_map(change, batch.inputs), batch.targets)
