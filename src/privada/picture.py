@@ -6,14 +6,19 @@ MathJax from the network, which no chart here needs.
 """
 
 import asyncio
+import logging
 import os
 import signal
 import sys
 import threading
+import time
 from pathlib import Path
 
 FAILED, SILENT = 2, 3
 _WIDTH, _HEIGHT, _SCALE = 1000, 620, 2
+# Set before the browser is killed: what its end makes raise is not what went wrong.
+_gave_up = threading.Event()
+_UNTIL_GIVEN_UP = 10.0
 
 
 def draw(figure: str, target: Path, seconds: float) -> None:
@@ -42,6 +47,7 @@ def draw(figure: str, target: Path, seconds: float) -> None:
 
 
 def _give_up(browser: object) -> None:
+    _gave_up.set()
     started = getattr(browser, "subprocess", None)
     if started is not None and started.poll() is None:
         if hasattr(os, "killpg"):
@@ -54,10 +60,13 @@ def _give_up(browser: object) -> None:
 
 def main() -> None:
     """Draw what the arguments ask for; say in one line what went wrong."""
+    logging.disable(logging.CRITICAL)  # the caller reads one line, ours
     source, target, seconds = sys.argv[1:]
     try:
         draw(Path(source).read_text(encoding="utf-8"), Path(target), float(seconds))
     except Exception as error:
+        if _gave_up.is_set():
+            time.sleep(_UNTIL_GIVEN_UP)  # in which the other thread ends this process
         said = str(error.args[0] if error.args else type(error).__name__)
         print(said.partition(". ")[0].strip().rstrip(".") + ".", file=sys.stderr)
         sys.exit(FAILED)
