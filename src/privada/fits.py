@@ -123,17 +123,21 @@ def _sparse_sums(inputs: Any, across: Hashes, down: Hashes) -> _Sums:
 
 def _line_sums(compressed: Any, constants: Hashes) -> Hashes:
     """Return the digest of each row of a CSR matrix, of each column of a CSC matrix."""
-    parts = _cells(compressed.data.astype(np.float32, copy=False)) * constants[compressed.indices]
+    parts = _cells(compressed.data) * constants[compressed.indices]
     until = np.concatenate([np.zeros(1, np.uint64), np.cumsum(parts, dtype=np.uint64)])
     ends = compressed.indptr
     return np.asarray(until[ends[1:]] - until[ends[:-1]])
 
 
+# A warning would tell that one record has a value that float32 has no room for.
+@np.errstate(all="ignore")
 def digest(inputs: Any) -> Digest:
-    """Return the digest of a float32 array of two dimensions, or of a CSR matrix.
+    """Return the digest of an array of two dimensions, taken as float32, or of a CSR matrix.
 
-    Guarantee: the digests are keyed by this process alone, and never leave it.
+    Guarantee: the digests are keyed by this process alone, and never leave it. Values that float32
+    has no room for count as infinite; nothing is said of them.
     """
+    inputs = inputs.astype(np.float32, copy=False)
     across = _constants(inputs.shape[1], _KEYS[0])
     down = _constants(inputs.shape[0], _KEYS[1])
     sums = _sparse_sums if hasattr(inputs, "tocsc") else _dense_sums
@@ -275,7 +279,7 @@ def _adopt(look: _Look, ledger: Ledger, own: _Look) -> None:
 
 def transformed(before: NDArray[Any], after: NDArray[Any]) -> None:
     """Note that rows were made of others, one of each, whichever of them are fitted."""
-    old, new = (digest(each.astype(np.float32, copy=False)) for each in (before, after))
+    old, new = digest(before), digest(after)
     with _lock:
         _made.append((old, new))
 

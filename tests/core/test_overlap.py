@@ -1,5 +1,7 @@
 """Public examples that are the private records are refused; others are not."""
 
+import warnings
+
 import numpy as np
 import pytest
 import scipy.sparse
@@ -78,6 +80,16 @@ def test_private_records_are_refused(kind):
 @pytest.mark.parametrize("kind", OTHER)
 def test_other_records_are_not(kind):
     refuse_private(*OTHER[kind])
+
+
+@pytest.mark.parametrize("odd", [1e300, -1e300, 10**400])
+def test_a_record_that_float32_has_no_room_for_leads_to_no_word(odd):
+    private = [[float(place), 1.0] for place in range(30)]
+    public = [[place + 0.5, 1.0] for place in range(30)]
+    private[3][1] = odd
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        refuse_private((public, [0] * 30), (private, [0] * 30))
 
 
 def test_rows_that_coincide_by_chance_are_let_through():

@@ -119,7 +119,7 @@ def _same_content(public: Any, private: Any) -> bool:
         return False
     try:
         return are_shared(list(_digests(*ours)), list(_digests(*theirs)))
-    except (TypeError, ValueError, RuntimeError):
+    except (TypeError, ValueError, RuntimeError, OverflowError):
         return False  # what is no array is refused elsewhere, in better words
 
 
@@ -141,5 +141,6 @@ def _rows(some: Any) -> Any:
     some = some.toarray() if _is_sparse(some) else some
     if isinstance(some, Tensor):
         some = some.detach().cpu()
-    values = np.asarray(some, dtype=np.float32) + np.float32(0)  # which makes -0 the same as 0
+    with np.errstate(all="ignore"):  # a warning would tell that a record has a huge value
+        values = np.asarray(some, dtype=np.float32) + np.float32(0)  # which makes -0 into 0
     return np.ascontiguousarray(values.reshape(len(values), -1))
