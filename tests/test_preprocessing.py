@@ -12,6 +12,7 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 
 import privada as pv
 from privada import fits
+from privada.noise import GaussianNoise
 from privada.tables.estimating import estimate_bounds
 
 RNG = np.random.default_rng(0)
@@ -181,6 +182,83 @@ def test_the_query_of_the_tables_is_what_is_asked():
     assert [found.columns[name].high for name in ("x0", "x1")] == scaler.high_.tolist()
 
 
+# ---------------------------------------------------------------------- one odd record
+
+
+def test_a_record_that_float32_has_no_room_for_leads_to_no_word():
+    odd = AGES.copy()
+    odd[3, 1], odd[4, 1] = 1e300, -1e300
+    classes = (AGES[:, 0] > 45).astype(int)
+    float32 = AGES.astype(np.float32)
+    float32[3, 1], float32[4, 1] = 3e38, -3e38
+    targets = AGES[:, 1].copy()
+    targets[:2] = 1.7e308
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        pv.PrivateScaler(bounds=(0, 1000)).fit_transform(odd)
+        pv.PrivateImputer().fit_transform(odd)
+        pv.PrivateScaler(epsilon=1.0, ledger=new_ledger()).fit(odd)
+        pv.PrivateImputer("median", bounds=(0, 1), epsilon=1.0, ledger=new_ledger()).fit(odd)
+        pv.PrivateClassifier(epochs=0.1, bounds=(0, 1000), ledger=new_ledger()).fit(
+            float32, classes
+        )
+        pv.PrivateRegressor(
+            epochs=0.1, bounds=(0, 1000), target_bounds=(0, 1000), ledger=new_ledger()
+        ).fit(AGES, targets)
+
+
+def _summed(monkeypatch, asked, rows):
+    """Return what a fit adds noise to, and the sensitivity that the noise is scaled to."""
+    seen = []
+    release = GaussianNoise.release
+
+    def looked_at(self, clipped, noise_multiplier, batch_size):
+        seen.append((clipped.value.numpy().copy(), clipped.sensitivity))
+        return release(self, clipped, noise_multiplier, batch_size)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(GaussianNoise, "release", looked_at)
+        asked.fit(rows)
+    (found,) = seen
+    return found
+
+
+@pytest.mark.parametrize("kind", ["bounds", "medians"])
+def test_one_record_moves_what_is_released_by_the_sensitivity_at_most(monkeypatch, kind):
+    """A replay on neighbouring tables, with records of every odd kind."""
+    odd = [0.0, -0.0, 5e-324, 1e-300, 1e300, -1e300, 1.7976931348623157e308, np.nan, 2.0**40, 0.5,
+           64.0, np.nextafter(64.0, 0), 128.0, -1.0, 1.0]  # fmt: skip
+    rows = RNG.choice(odd, (600, 5))
+    rows[: len(odd)] = np.array(odd)[:, None]
+
+    def asked():
+        if kind == "bounds":
+            return pv.PrivateScaler(epsilon=1.0, ledger=new_ledger())
+        return pv.PrivateImputer("median", bounds=(0, 128), epsilon=1.0, ledger=new_ledger())
+
+    whole, sensitivity = _summed(monkeypatch, asked(), rows)
+    assert sensitivity == np.sqrt(5)
+    moved = []
+    for place in range(2 * len(odd)):
+        without, stated = _summed(monkeypatch, asked(), np.delete(rows, place, axis=0))
+        assert stated == sensitivity
+        moved.append(np.linalg.norm(whole - without))
+    assert max(moved) == pytest.approx(sensitivity, rel=1e-12)
+    np.testing.assert_allclose(moved[odd.index(1e300)], sensitivity)
+    assert moved[7] == 0  # missing everywhere
+
+
+@pytest.mark.parametrize("analyzer", ["word", "char", "char_wb"])
+def test_a_text_that_is_no_unicode_is_turned_like_any_other(analyzer):
+    vectorizer = pv.PrivateVectorizer(n_features=64, analyzer=analyzer)
+    texts = ["good film", "a \ud800 film \udcff", "bad film"]
+    found = vectorizer.fit_transform(texts)
+    assert found.shape == (3, 64)
+    np.testing.assert_array_equal(
+        found[[0, 2]].toarray(), vectorizer.transform([texts[0], texts[2]]).toarray()
+    )
+
+
 # ---------------------------------------------------------------------- rubbish
 
 
@@ -197,6 +275,7 @@ def test_the_query_of_the_tables_is_what_is_asked():
         (pv.PrivateScaler(bounds=3), "bounds"),
         (pv.PrivateScaler(bounds=(0, [1, 2, 3])), r"each of the 2 features.*\(3,\)"),
         (pv.PrivateScaler(bounds=(1, [2, 1])), "low < high"),
+        (pv.PrivateScaler(bounds=(-1e308, 1e308)), "twice their distance finite"),
         (pv.PrivateImputer("mean"), "strategy"),
         (pv.PrivateImputer("median", epsilon=1.0, ledger=pv.Ledger(None)), "bounds"),
         (pv.PrivateImputer("median", bounds=(0, 1)), "epsilon= and ledger="),

@@ -1,5 +1,7 @@
 """What scikit-learn did to private records before an estimator sees them."""
 
+import warnings
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -8,11 +10,14 @@ from sklearn.calibration import CalibratedClassifierCV
 from sklearn.compose import ColumnTransformer, TransformedTargetRegressor
 from sklearn.datasets import load_diabetes, load_digits, load_iris
 from sklearn.decomposition import PCA
-from sklearn.ensemble import VotingClassifier
+from sklearn.ensemble import StackingClassifier, VotingClassifier
+from sklearn.exceptions import ConvergenceWarning
 from sklearn.feature_extraction.text import CountVectorizer, HashingVectorizer, TfidfVectorizer
 from sklearn.feature_selection import SelectKBest
 from sklearn.frozen import FrozenEstimator
 from sklearn.impute import MissingIndicator, SimpleImputer
+from sklearn.kernel_approximation import RBFSampler
+from sklearn.linear_model import LogisticRegression
 from sklearn.pipeline import FeatureUnion, make_pipeline, make_union
 from sklearn.preprocessing import (
     Binarizer,
@@ -26,6 +31,7 @@ from sklearn.preprocessing import (
     StandardScaler,
 )
 from sklearn.random_projection import GaussianRandomProjection
+from sklearn.tree import DecisionTreeClassifier
 
 import privada as pv
 from privada.upstream import fingerprint, learners
@@ -46,6 +52,8 @@ LEARN = {
     "selection": SelectKBest(k=5),
     "categories": OneHotEncoder(handle_unknown="ignore"),
     "rare categories": OneHotEncoder(categories=[range(17)] * 64, min_frequency=3),
+    "rare numbers": OrdinalEncoder(categories=[range(17)] * 64, max_categories=3),
+    "a bandwidth": RBFSampler(gamma="scale", n_components=5, random_state=0),
     "a pipeline": make_pipeline(Normalizer(), StandardScaler()),
     "a union": make_union(Normalizer(), StandardScaler()),
     "some columns": ColumnTransformer(
@@ -61,6 +69,7 @@ LEARN_NOTHING = {
     "a threshold": Binarizer(),
     "products": PolynomialFeatures(1),
     "a projection": GaussianRandomProjection(5, random_state=0),
+    "a given bandwidth": RBFSampler(gamma=0.1, n_components=5, random_state=0),
     "listed categories": OneHotEncoder(categories=[range(17)] * 64),
     "numbered categories": OrdinalEncoder(categories=[range(17)] * 64),
     "a union": FeatureUnion([("left out", "drop"), ("kept", "passthrough")]),
@@ -111,6 +120,42 @@ def test_a_pipeline_is_found_from_within_other_estimators():
         VotingClassifier([("one", make_pipeline(StandardScaler(), asked))]).fit(X, Y)
     line = make_pipeline(StandardScaler(), asked)
     line[-1].fit(X, Y)  # by itself, it gets the records as they are
+
+
+def test_what_the_last_of_a_stack_gets_was_learnt_by_the_others():
+    asked = pv.PrivateClassifier(**QUICK, ledger=pv.Ledger(None))
+    trees = [("tree", DecisionTreeClassifier(max_depth=2))]
+    with pytest.raises(pv.ArgumentError, match=f"{LEARNT}.*DecisionTreeClassifier"):
+        StackingClassifier(trees, final_estimator=asked, cv=2).fit(X, Y)
+    assert asked.ledger.totals() == {}
+    # what others learn, beside it and not before it, is not this one's
+    mixed = StackingClassifier(
+        [*trees, ("one", asked)], final_estimator=LogisticRegression(max_iter=9), cv=2
+    )
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        mixed.fit(X, Y)
+    assert asked.ledger.totals()
+    # and what the private ones learn is paid for
+    StackingClassifier([("one", asked)], final_estimator=clone(asked), cv=2).fit(X, Y)
+
+
+@pytest.mark.parametrize(
+    "seeded",
+    [
+        pv.PrivateScaler(epsilon=1.0, seed=1),
+        pv.PrivateImputer("median", bounds=(0, 16), epsilon=1.0, seed=1),
+    ],
+)
+def test_seeded_queries_do_not_come_before_a_private_fit(seeded):
+    ledger = pv.Ledger(None)
+    asked = pv.PrivateClassifier(**QUICK, ledger=ledger)
+    line = make_pipeline(seeded.set_params(ledger=ledger), asked)
+    with pytest.raises(pv.ArgumentError, match=f"seeded {type(seeded).__name__}"):
+        line.fit(X, Y)
+    assert not any(charge.purpose == "training" for charge in ledger.charges())
+    line.set_params(privateclassifier__seed=1).fit(X, Y)
+    make_pipeline(pv.PrivateScaler(bounds=(0, 16), seed=1), asked.set_params(seed=None)).fit(X, Y)
 
 
 def test_targets_are_looked_at_too():

@@ -37,6 +37,13 @@ _DENSE = 1 << 28
 class _Private(fits.Kin, BaseEstimator):  # type: ignore[misc]
     """What both estimators share."""
 
+    charges_what_it_learns = True
+
+    @property
+    def noise_is_known(self) -> bool:
+        """Whether what it learns from records is not hidden, because its noise has a seed."""
+        return self.seed is not None
+
     def __init__(
         self,
         epsilon: float = 1.0,

@@ -2,6 +2,7 @@
 
 import math
 import os
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -36,7 +37,7 @@ def limits(bounds: Any, features: int) -> tuple[Numbers, Numbers]:
     """Return public bounds (low, high) as a number for each feature, or say what is wrong."""
     form = (
         f"Expected bounds=(low, high), each a number or one for each of the {features} features, "
-        "with low < high everywhere"
+        "with low < high everywhere, both finite, and twice their distance finite"
     )
     try:
         pair = [np.asarray(bound, dtype=np.float64) for bound in bounds]
@@ -45,8 +46,10 @@ def limits(bounds: Any, features: int) -> tuple[Numbers, Numbers]:
     if len(pair) != 2:
         raise ArgumentError(f"{form}, got bounds={bounds!r}.")
     low, high = (_each(f"{form}, got a bound", bound, features) for bound in pair)
-    if not np.all(np.isfinite(low) & np.isfinite(high)) or not np.all(low < high):
-        raise ArgumentError(f"{form} and both finite, got bounds={bounds!r}.")
+    with np.errstate(all="ignore"):
+        usable = np.isfinite(2 * (high - low)) & (low < high)
+    if not np.all(usable):
+        raise ArgumentError(f"{form}, got bounds={bounds!r}.")
     return low, high
 
 
@@ -79,7 +82,7 @@ def checked(estimator: Any, *given: Any, **how: Any) -> Any:
     return unquoted(lambda: validate_data(estimator, *given, **how))
 
 
-class _Charging(TransformerMixin, fits.Kin, BaseEstimator):  # type: ignore[misc]
+class _Charging(TransformerMixin, fits.Kin, BaseEstimator, ABC):  # type: ignore[misc]
     """A transformer of numbers, what it learns from records being charged before it is learnt."""
 
     charges_what_it_learns = True
@@ -93,6 +96,15 @@ class _Charging(TransformerMixin, fits.Kin, BaseEstimator):  # type: ignore[misc
         seed: int | None = None,
     ) -> None:
         self.epsilon, self.delta, self.ledger, self.seed = epsilon, delta, ledger, seed
+
+    @abstractmethod
+    def _learns(self) -> bool:
+        """Return whether fitting asks the records."""
+
+    @property
+    def noise_is_known(self) -> bool:
+        """Whether what it learns from records is not hidden, because its noise has a seed."""
+        return self.seed is not None and self._learns()
 
     def _numbers(self, inputs: Any, *, fitting: bool) -> NDArray[Any]:
         found: NDArray[Any] = checked(
@@ -129,7 +141,7 @@ class _Charging(TransformerMixin, fits.Kin, BaseEstimator):  # type: ignore[misc
             whole("seed", self.seed, least=0)
             yield ledger, budget, run
             return
-        seen = fits.digest(values.astype(np.float32))
+        seen = fits.digest(values)
         with fits.counted(seen, self._kin(), ledger, shared=True):
             yield ledger, budget, run
 
@@ -141,8 +153,9 @@ class _Charging(TransformerMixin, fits.Kin, BaseEstimator):  # type: ignore[misc
         fits.transformed(values, found)
         return found
 
+    @abstractmethod
     def _transformed(self, values: NDArray[Any]) -> NDArray[Any]:
-        raise NotImplementedError
+        """Return the records, each changed by itself."""
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -162,14 +175,16 @@ class PrivateScaler(OneToOneFeatureMixin, _Charging):  # type: ignore[misc]
         ledger: the `Ledger`, or the path of one that exists, that the query is charged to. Give
             the estimator the same one.
         outside: the share of records that may be beyond each estimated bound.
-        seed: makes the query reproducible, and not private.
+        seed: makes the query reproducible, and not private. An estimator behind it in a Pipeline
+            then needs a seed too.
 
     Attributes:
         low_, high_: the bounds of each feature.
 
-    Guarantee: with bounds, each record is mapped by itself, and fitting looks at none. Without, the
-    charge of `pv.tables.estimate_bounds` is on the ledger before any value is read, and the bounds
-    are what it releases, with noise.
+    Guarantee: with bounds, each record is mapped by itself, and fitting learns nothing. Without,
+    the charge of `pv.tables.estimate_bounds` is on the ledger before any value is counted, and the
+    bounds are what it releases, with noise. What is read before the charge is whether all values
+    are numbers and whether these rows were fitted before, which an error alone would tell.
 
     Edge cases: values beyond the bounds become -1 or 1, missing ones stay missing. Estimated bounds
     are powers of two, and may be up to twice as wide as the values; a table with too few records
@@ -203,10 +218,13 @@ class PrivateScaler(OneToOneFeatureMixin, _Charging):  # type: ignore[misc]
         super().__init__(epsilon=epsilon, delta=delta, ledger=ledger, seed=seed)
         self.bounds, self.outside = bounds, outside
 
+    def _learns(self) -> bool:
+        return self.bounds is None
+
     def fit(self, X: Any, y: Any = None) -> Self:
         """Take the bounds, or estimate them at a charge."""
         values = self._numbers(X, fitting=True)
-        if self.bounds is not None:
+        if not self._learns():
             self.low_, self.high_ = limits(self.bounds, values.shape[1])
             return self
         with self._query(values, "bounds=(low, high)") as (ledger, budget, run):
@@ -248,9 +266,10 @@ class PrivateImputer(OneToOneFeatureMixin, _Charging):  # type: ignore[misc]
     Attributes:
         statistics_: what a missing value of each feature becomes.
 
-    Guarantee: with a constant, each record is filled in by itself, and fitting looks at none. For
+    Guarantee: with a constant, each record is filled in by itself, and fitting learns nothing. For
     medians one Gaussian release of a histogram for each feature is charged, on the ledger before
-    any value is read; each record is in at most one bin of each.
+    any value is counted; each record is in at most one bin of each. What is read before the charge
+    is as for `PrivateScaler`.
 
     Edge cases: a median is the middle of one of 64 bins between the bounds, and the middle of the
     bounds where the records do not stand out of the noise. Values beyond the bounds count as the
@@ -285,12 +304,15 @@ class PrivateImputer(OneToOneFeatureMixin, _Charging):  # type: ignore[misc]
         super().__init__(epsilon=epsilon, delta=delta, ledger=ledger, seed=seed)
         self.strategy, self.fill_value, self.bounds = strategy, fill_value, bounds
 
+    def _learns(self) -> bool:
+        return self.strategy != "constant"
+
     def fit(self, X: Any, y: Any = None) -> Self:
         """Take the constants, or estimate the medians at a charge."""
         one_of("strategy", self.strategy, ("constant", "median"))
         values = self._numbers(X, fitting=True)
         features = values.shape[1]
-        if self.strategy == "constant":
+        if not self._learns():
             self.statistics_ = self._constants(features)
             return self
         if self.bounds is None:
@@ -335,6 +357,13 @@ def _medians(counts: Numbers, noise_std: float) -> Numbers:
     return np.where(found, (first + 0.5) / _BINS, 0.5)
 
 
+def _text(value: Any) -> str:
+    """Return a text that can be hashed, whatever a record has: an exception would tell of it."""
+    if not isinstance(value, str):
+        return ""
+    return value if value.isascii() else value.encode("utf-8", "replace").decode("utf-8")
+
+
 class PrivateVectorizer(TransformerMixin, BaseEstimator):  # type: ignore[misc]
     """Turns texts into counts of words, by hashing or by a public vocabulary.
 
@@ -353,7 +382,8 @@ class PrivateVectorizer(TransformerMixin, BaseEstimator):  # type: ignore[misc]
     inverse document frequency comes from private texts. Nothing is charged.
 
     Edge cases: what is not text, such as a missing value, counts as an empty text, whose row is
-    zero. Different words may share a place; signs make them cancel out as often as add up.
+    zero; half of a surrogate pair, which is no character, counts as a question mark. Different
+    words may share a place; signs make them cancel out as often as add up.
 
     Example:
         >>> import privada as pv
@@ -407,7 +437,7 @@ class PrivateVectorizer(TransformerMixin, BaseEstimator):  # type: ignore[misc]
                 f"Expected a sequence of texts, got one {type(X).__name__}. Put a single text in a "
                 "list, and take one column of a table."
             )
-        texts = [each if isinstance(each, str) else "" for each in X]
+        texts = [_text(each) for each in X]
         return normalize(self._counter().transform(texts), copy=False)
 
     def get_feature_names_out(self, input_features: Any = None) -> NDArray[Any]:

@@ -8,7 +8,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 from sklearn.compose import ColumnTransformer, TransformedTargetRegressor
-from sklearn.ensemble import BaggingClassifier, BaggingRegressor
+from sklearn.ensemble import (
+    BaggingClassifier,
+    BaggingRegressor,
+    StackingClassifier,
+    StackingRegressor,
+)
 from sklearn.feature_extraction.text import CountVectorizer
 from sklearn.frozen import FrozenEstimator
 from sklearn.impute import MissingIndicator
@@ -25,10 +30,11 @@ _BY_SHAPE = (
     GaussianRandomProjection,
     PolynomialCountSketch,
     PolynomialFeatures,
-    RBFSampler,
     SkewedChi2Sampler,
     SparseRandomProjection,
 )
+# Whose last estimator, when it is fitted, gets what the others predict.
+_STACKS = (StackingClassifier, StackingRegressor)
 # How near to 0 and 1 a mean and a standard deviation are that were made so: float32 leaves about
 # 1e-8, and those of a sample come this near once in a million columns.
 _EXACT = 1e-6
@@ -52,10 +58,11 @@ def _stateless(transformer: Any) -> bool:
     kind = type(transformer)
     if getattr(kind, "charges_what_it_learns", False) or kind in _BY_SHAPE:
         return True
-    if kind is OneHotEncoder and (transformer.min_frequency or transformer.max_categories):
-        return False
+    if kind is RBFSampler:
+        return not isinstance(transformer.gamma, str)  # "scale" is by the variance of the records
     if kind in (OneHotEncoder, OrdinalEncoder):
-        return not isinstance(transformer.categories, str)
+        counted = transformer.min_frequency or transformer.max_categories
+        return not (counted or isinstance(transformer.categories, str))
     if kind is MissingIndicator:
         return bool(transformer.features == "all")
     if kind is CountVectorizer:
@@ -94,6 +101,14 @@ def frozen(transformer: Any) -> Iterator[Any]:
         yield from frozen(part)
 
 
+def _seeded(transformer: Any) -> Iterator[Any]:
+    """Yield the parts of a transformer that learn by queries whose noise is known."""
+    if getattr(transformer, "noise_is_known", False):
+        yield transformer
+    for part in _parts(transformer) or ():
+        yield from _seeded(part)
+
+
 def _callers() -> Iterator[FrameType]:
     frame = inspect.currentframe()
     while frame is not None:
@@ -109,6 +124,8 @@ def _upstream() -> Iterator[Any]:
             yield from (step for _, step in owner.steps[:-1])
         elif isinstance(owner, TransformedTargetRegressor):
             yield owner.transformer
+        elif isinstance(owner, _STACKS) and "X_meta" in frame.f_locals:
+            yield from (each for _, each in owner.estimators)  # the last gets what these predict
 
 
 def refuse_repeated_rows() -> None:
@@ -123,6 +140,8 @@ def refuse_repeated_rows() -> None:
             )
 
 
+# Whatever was set: a warning would tell that one record has a huge value.
+@np.errstate(all="ignore")
 def fingerprint(values: NDArray[Any]) -> str | None:
     """Return in words what shows that columns were scaled by their own statistics, None if nothing.
 
@@ -185,6 +204,13 @@ def assumptions(
     found = list(_upstream())
     learnt = _names(each for one in found for each in learners(one))
     kept = _names(each for one in found for each in frozen(one))
+    known = _names(each for one in found for each in _seeded(one))
+    if known and private and not public:
+        raise ArgumentError(
+            f"Expected {estimator} without a seed to get records that were prepared without one, "
+            f"got a seeded {' and '.join(known)} in a Pipeline: noise from a seed is known, and "
+            "hides nothing of what was learnt. Leave out seed= there, or give it here as well."
+        )
     said = [f"What {name} had learnt before it was frozen came from public data." for name in kept]
     shown = [each for each in map(fingerprint, columns) if each]
     if not (learnt or shown):
