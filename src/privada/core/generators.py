@@ -1,6 +1,8 @@
 """Random generators that belong to a data set: they cannot be hidden."""
 
+import dis
 import functools
+import inspect
 import random
 from collections.abc import Iterator, Mapping
 from types import CodeType, FunctionType, MethodType
@@ -27,8 +29,10 @@ _METHODS = ("__getitem__", "__call__", "forward")
 def own_generator(owner: Any) -> str | None:
     """Return where an object keeps a random generator of its own, None if none is seen.
 
-    It looks at attributes, items of short lists and dictionaries, closures, and at the global
-    variables that functions and methods name. What is made on the way, or lies in C, is not seen.
+    It looks at attributes, of classes too, items of short lists and dictionaries, closures, and at
+    the global variables, functions and callable objects that functions name, as well as the methods
+    that read an item and those that they call on `self`. What is made on the way, is an attribute
+    of a module, or lies in C, is not seen.
 
     Example:
         >>> import numpy as np
@@ -82,10 +86,44 @@ def _inside(value: Any) -> Iterator[tuple[str, Any]]:
     held = getattr(value, "__dict__", None)
     if isinstance(held, dict):
         yield from held.items()
-    for name in _METHODS:
-        method = getattr(type(value), name, None)
-        if isinstance(method, FunctionType):
-            yield "", method
+    for kind in type(value).__mro__[:-1]:
+        slots = vars(kind).get("__slots__", ())
+        for name in (slots,) if isinstance(slots, str) else tuple(slots):
+            if hasattr(value, name):
+                yield name, getattr(value, name)
+        yield from ((name, each) for name, each in vars(kind).items() if isinstance(each, _KINDS))
+    yield from (("", each) for each in _methods(type(value)))
+
+
+def _methods(kind: type) -> Iterator[FunctionType]:
+    """Yield the methods that reading an item may run: some by their names, and what these call."""
+    names, seen = list(_METHODS), set()
+    while names:
+        name = names.pop()
+        if name in seen:
+            continue
+        seen.add(name)
+        method = _plain(inspect.getattr_static(kind, name, None))
+        if method is not None:
+            yield method
+            if str(method.__module__).partition(".")[0] != "torch":
+                names += _of_self(method.__code__)
+
+
+def _plain(method: Any) -> FunctionType | None:
+    """Return the function of a method, of whatever kind."""
+    for part in ("__func__", "fget", "func"):
+        method = getattr(method, part, method)
+    return method if isinstance(method, FunctionType) else None
+
+
+def _of_self(code: CodeType) -> Iterator[str]:
+    """Yield the names that a method asks its first argument for."""
+    own, before = code.co_varnames[:1], None
+    for each in dis.get_instructions(code):
+        if each.opname in ("LOAD_ATTR", "LOAD_METHOD") and before in own:
+            yield each.argval
+        before = each.argval if each.opname.startswith("LOAD_FAST") else None
 
 
 def _of_function(function: FunctionType) -> Iterator[tuple[str, Any]]:
@@ -97,15 +135,21 @@ def _of_function(function: FunctionType) -> Iterator[tuple[str, Any]]:
             continue
     yield from (("defaults", each) for each in function.__defaults__ or ())
     yield from (function.__kwdefaults__ or {}).items()
-    for name in _global_names(function.__code__):
+    for name in (name for code in codes_of(function.__code__) for name in code.co_names):
         value = function.__globals__.get(name)
-        # functions and generators, not whatever else a script has
-        if isinstance(value, (*_KINDS, FunctionType)):
+        # what runs, and generators, not whatever else a script has
+        if isinstance(value, (*_KINDS, FunctionType)) or _runs(value):
             yield name, value
 
 
-def _global_names(code: CodeType) -> Iterator[str]:
-    yield from code.co_names
+def _runs(value: Any) -> bool:
+    """Return whether something is an object that can be called, by what is written in Python."""
+    return callable(value) and isinstance(type(value).__call__, FunctionType)
+
+
+def codes_of(code: CodeType) -> Iterator[CodeType]:
+    """Yield the code of a function, and of the functions within it."""
+    yield code
     for each in code.co_consts:
         if isinstance(each, CodeType):
-            yield from _global_names(each)
+            yield from codes_of(each)
