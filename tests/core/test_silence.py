@@ -171,6 +171,16 @@ def test_a_warning_leaves_no_mark_by_which_it_would_be_missing_later() -> None:
     assert len(said) == 1
 
 
+def test_a_warning_that_a_record_insists_on_does_not_get_out() -> None:
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        with silenced(), warnings.catch_warnings():
+            warnings.simplefilter("always")
+            warnings.warn("of a record", stacklevel=1)
+        warnings.warn("of nobody", stacklevel=1)
+    assert [str(each.message) for each in said] == ["of nobody"]
+
+
 def test_what_torch_says_once_is_still_said_after_a_record_made_it_say_so() -> None:
     said = """
 import warnings

@@ -111,7 +111,8 @@ def _interrupts() -> Iterator[None]:
 def _warnings() -> Iterator[None]:
     """Ignore warnings, and leave no mark by which they would be missing later."""
     always = torch.is_warn_always_enabled()
-    with warnings.catch_warnings():
+    # recorded into a list that nobody reads: code may have filters of its own that show warnings
+    with warnings.catch_warnings(record=True):
         warnings.simplefilter("ignore")
         torch.set_warn_always(True)  # else torch notes what it has said once, and is silent then
         try:
