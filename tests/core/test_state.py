@@ -397,3 +397,69 @@ def test_versions_and_values_of_all_kinds_are_compared() -> None:
     assert bool(module.gap.isnan().all())
     assert float(module.large[0]) == 0.0
     assert module.words == {"a", "b"}
+
+
+# ---------------------------------------------------------------------- what a loss can hide
+
+nothing_yet: Any = None
+counted: list[float] = []
+many = np.zeros(100_000)
+
+
+def writing_none(outputs: Any, targets: Any) -> None:
+    global nothing_yet
+    nothing_yet = float(outputs)
+
+
+def writing_a_new_name(outputs: Any, targets: Any) -> None:
+    global never_there_before
+    never_there_before = float(outputs)  # type: ignore[name-defined]
+
+
+def writing_from_within(outputs: Any, targets: Any) -> None:
+    def keep() -> None:
+        counted.append(float(outputs))
+
+    keep()
+
+
+def writing_by_a_helper(outputs: Any, targets: Any) -> None:
+    writing_from_within(outputs, targets)
+
+
+def writing_to_a_large_array(outputs: Any, targets: Any) -> None:
+    many[-1] = float(outputs)
+
+
+def writing_to_a_large_array_of_its_own() -> Any:
+    own = np.zeros((300, 300), dtype=np.float32)
+
+    def loss(outputs: Any, targets: Any) -> None:
+        own[7, 7] = float(outputs)
+
+    return loss
+
+
+@pytest.mark.parametrize(
+    "loss",
+    [
+        writing_none,
+        writing_a_new_name,
+        writing_from_within,
+        writing_by_a_helper,
+        writing_to_a_large_array,
+        writing_to_a_large_array_of_its_own(),
+    ],
+)
+def test_what_a_function_keeps_in_hidden_places_is_seen_and_put_back(loss: Any) -> None:
+    state = HeldState(loss)
+    for _ in range(2):
+        with state.watched():
+            loss(SECRET, 0)
+            assert state.changed()
+        with state.watched():
+            assert not state.changed()
+    assert nothing_yet is None
+    assert "never_there_before" not in globals()
+    assert counted == []
+    assert not many.any()

@@ -1,5 +1,6 @@
 """What a model and a loss hold beside their trained parameters, and whether it changes."""
 
+import dis
 import functools
 from collections import deque
 from collections.abc import Iterator
@@ -12,9 +13,11 @@ import torch
 from torch import Tensor, nn
 
 from privada.core.errors import ModelError
+from privada.core.generators import codes_of
 
 Mark = tuple[int, int]
 
+_MISSING = object()
 _CONTAINERS = (list, dict, set, bytearray, deque)
 # What torch keeps of its own in every module, beside what the module has: hooks and the like.
 _OF_TORCH = set(nn.Module().__dict__) - {"_buffers", "_parameters", "_modules"}
@@ -29,8 +32,10 @@ class HeldState:
     What is looked at: the buffers and parameters of their modules; tensors, numbers and other
     values that are attributes of these modules or of a loss that is an object; what a loss that is
     a function holds in its closure, its attributes, its defaults and the global variables that it
-    names; the content of lists, dictionaries and sets among these. Not looked at: what lies deeper,
-    and global variables that a model uses.
+    names or makes, and those of functions of its own module that it calls; the content of lists,
+    dictionaries and sets among these. Not looked at: what lies deeper, and global variables that a
+    model uses. Not noticed: writes past torch's versions, as through `.data`, to trained parameters
+    and to tensors of more than 64 KiB, and any to arrays that are not copied, beyond 64 MiB in all.
 
     Example:
         >>> import torch
@@ -100,8 +105,8 @@ class _Noted:
         # (name, namespace, its content then), (name, cell, its content then)
         self._spaces: list[tuple[str, Any, Any]] = []
         self._cells: list[tuple[str, Any, Any]] = []
-        # (name, tensor, its mark then, a copy if there is one)
-        self._tensors: list[tuple[str, Tensor, Mark, Tensor | None]] = []
+        # (name, tensor, its mark then if it has versions, a copy if there is one)
+        self._tensors: list[tuple[str, Tensor, Mark | None, Tensor | None]] = []
         self._trained: list[tuple[str, Tensor]] = []
         self._marks: list[Mark] = []
         self._seen: set[int] = set()
@@ -135,6 +140,8 @@ class _Noted:
                 self._look_at_value(each, held)
                 if callable(held) and not isinstance(cell, _Global):
                     self._look_at(held, f"{each}.")
+            for each, helper in _helpers_of(owner):
+                self._look_at(helper, f"{each}.")
             for held in (*(owner.__defaults__ or ()), *(owner.__kwdefaults__ or {}).values()):
                 self._look_at_value(f"{name}default", held)
         elif callable(owner) and not isinstance(owner, type):
@@ -160,7 +167,7 @@ class _Noted:
             self._note_tensor(name, value)
         elif isinstance(value, np.ndarray) and value.dtype.kind in "biuf" and value.flags.writeable:
             with suppress(TypeError, ValueError):  # some types and strides torch does not have
-                self._note_tensor(name, torch.from_numpy(value))
+                self._note_tensor(name, torch.from_numpy(value), versions=False)
         elif isinstance(value, _CONTAINERS) and id(value) not in self._seen:
             self._seen.add(id(value))
             self._spaces.append((name, value, _copied(value)))
@@ -169,7 +176,7 @@ class _Noted:
                 if isinstance(each, Tensor):
                     self._note_tensor(f"{below}{key}", each)
 
-    def _note_tensor(self, name: str, value: Tensor) -> None:
+    def _note_tensor(self, name: str, value: Tensor, versions: bool = True) -> None:
         if id(value) in self._seen:
             return
         self._seen.add(id(value))
@@ -181,7 +188,7 @@ class _Noted:
             self._room -= size
             with suppress(RuntimeError):  # one that a transform of torch has left behind
                 kept = value.detach().clone()
-        self._tensors.append((name, value, _mark(value), kept))
+        self._tensors.append((name, value, _mark(value) if versions else None, kept))
 
     # ------------------------------------------------------------------ comparing
 
@@ -201,9 +208,7 @@ class _Noted:
         ]
         names += [name for name, cell, then in self._cells if not _equal(_content(cell), then)]
         names += [
-            name
-            for name, value, mark, kept in self._tensors
-            if _mark(value) != mark or (kept is not None and not _alike(value, kept))
+            name for name, value, mark, kept in self._tensors if not _as_noted(value, mark, kept)
         ]
         return names
 
@@ -213,10 +218,7 @@ class _Noted:
             return (
                 all(held == then for _, held, then in self._spaces)
                 and all(_content(cell) is then for _, cell, then in self._cells)
-                and all(
-                    _mark(value) == mark and (kept is None or _alike(value, kept))
-                    for _, value, mark, kept in self._tensors
-                )
+                and all(_as_noted(value, mark, kept) for _, value, mark, kept in self._tensors)
             )
         except Exception:  # tensors and arrays that are not the same have no single answer
             return False
@@ -241,7 +243,7 @@ class _Noted:
                 if value.shape != kept.shape or value.dtype != kept.dtype:
                     value.data = kept.clone()
                 value.copy_(kept)
-            elif _mark(value) != mark:
+            elif mark not in (None, _mark(value)):
                 _blank(value)
         for (_, value), mark in zip(self._trained, self._marks, strict=True):
             if _mark(value) != mark:
@@ -268,21 +270,52 @@ class _Global:
     @property
     def cell_contents(self) -> Any:
         """What the variable holds."""
-        return self._space.get(self._name)
+        return self._space.get(self._name, _MISSING)
 
     @cell_contents.setter
     def cell_contents(self, value: Any) -> None:
-        self._space[self._name] = value
+        if value is _MISSING:
+            self._space.pop(self._name, None)
+        else:
+            self._space[self._name] = value
 
 
 def _cells_of(function: FunctionType) -> Iterator[tuple[str, Any]]:
-    """Yield the cells of a closure, and the global tensors, numbers and containers that it uses."""
+    """Yield the cells of a closure, and the global tensors, numbers and containers that it uses.
+
+    And those that it writes, whatever they hold, also if they are not there yet.
+    """
     names = function.__code__.co_freevars
     yield from zip(names, function.__closure__ or (), strict=True)
-    for name in function.__code__.co_names:
+    written = _written_globals(function)
+    for name in _global_names(function):
         held = function.__globals__.get(name)
-        if isinstance(held, (Tensor, np.ndarray, int, float, *_CONTAINERS)):
+        if name in written or isinstance(held, (Tensor, np.ndarray, int, float, *_CONTAINERS)):
             yield name, _Global(function.__globals__, name)
+
+
+def _helpers_of(function: FunctionType) -> Iterator[tuple[str, FunctionType]]:
+    """Yield the functions of its own module that a function names."""
+    for name in _global_names(function):
+        held = function.__globals__.get(name)
+        if isinstance(held, FunctionType) and held.__globals__ is function.__globals__:
+            yield name, held
+
+
+def _global_names(function: FunctionType) -> list[str]:
+    """Return the names that may be those of global variables, each once."""
+    return list(
+        dict.fromkeys(name for code in codes_of(function.__code__) for name in code.co_names)
+    )
+
+
+def _written_globals(function: FunctionType) -> set[str]:
+    return {
+        each.argval
+        for code in codes_of(function.__code__)
+        for each in dis.get_instructions(code)
+        if each.opname in ("STORE_GLOBAL", "DELETE_GLOBAL")
+    }
 
 
 def _content(cell: Any) -> Any:
@@ -324,6 +357,13 @@ def _equal(now: Any, then: Any) -> bool:
         return bool(now == then)
     except Exception:  # whatever cannot be compared is not the same
         return False
+
+
+def _as_noted(value: Tensor, mark: Mark | None, kept: Tensor | None) -> bool:
+    """Return whether a tensor is as it was; one without versions is compared whatever its size."""
+    if mark is None:
+        return kept is None or _values_alike(value, kept)
+    return _mark(value) == mark and (kept is None or _alike(value, kept))
 
 
 def _alike(value: Tensor, kept: Tensor) -> bool:
