@@ -15,6 +15,7 @@ from privada.tables import (
     estimate_bounds,
     estimate_classes,
 )
+from privada.tables.estimating import bounds_question
 
 SCHEMA = Schema(Classes("y", ["a", "b"]), {"x": Number(bounds="estimate")})
 TABLE = Table({"x": np.arange(500) % 60 + 20.0, "y": ["a", "b"] * 250})
@@ -152,6 +153,35 @@ def test_a_file_that_is_gone_or_damaged_is_refused_once_there_are_charges(ledger
     with pytest.raises(LedgerError, match="was charged for"):
         bounds(TABLE, ledger, Answers(path))
     assert count(ledger) == 1
+
+
+def test_answers_of_another_ledger_or_run_are_not_free_on_this_one(ledger, path):
+    bounds(TABLE, ledger, Answers(path))
+    other = pv.Ledger(None, pv.Budget(20.0, 1e-6), dataset="patients")
+    words = r"hold 1 charges for statistics of run 'r'.*got 0"
+    with pytest.raises(LedgerError, match=words):
+        bounds(MORTAL, other, Answers(path))
+    with pytest.raises(LedgerError, match=words):
+        classes(MORTAL, other, Answers(path))
+    with pytest.raises(LedgerError, match="run 's'"):
+        estimate_bounds(
+            MORTAL, SCHEMA, ledger=ledger, run="s", answers=Answers(path), noise_multiplier=4.0
+        )
+    question = bounds_question(SCHEMA)
+    with pytest.raises(LedgerError, match=words):
+        Answers(path).will_charge(question, ledger=other, run="r")
+    assert not Answers(path).will_charge(question, ledger=ledger, run="r")
+    assert count(other) == 0
+    assert count(ledger) == 1
+
+
+@pytest.mark.parametrize(
+    "wrong", ['[{"question": 3, "lost": 0}]', '[{"question": {}, "lost": "x"}]']
+)
+def test_a_file_of_another_form_is_refused(ledger, path, wrong):
+    path.write_text(wrong)
+    with pytest.raises(LedgerError, match="Cannot read the answers"):
+        bounds(MORTAL, ledger, Answers(path))
 
 
 def test_a_charge_comes_only_after_the_question_can_be_kept(ledger, tmp_path):

@@ -28,7 +28,8 @@ class Answers:
     is given does not depend on private values in another way.
 
     Edge cases: a question is the same if it asks the same of the same columns, whatever the noise.
-    A file that is damaged, or gone while the ledger holds its charges, is refused.
+    A file that is damaged, or gone while the ledger holds its charges, is refused; so is a ledger,
+    or a run, that does not hold the charges of the file.
 
     Example:
         >>> import numpy as np, tempfile, privada as pv
@@ -76,6 +77,7 @@ class Answers:
         """
         former, asked = self._read(), self._read()
         entry = _entry(asked, question)
+        self._check_paid(asked, ledger, run)
         if "answer" in entry:
             return entry["answer"]
         lost = self._is_lost(asked, entry, ledger, run, default)
@@ -105,11 +107,23 @@ class Answers:
         """Return whether `ask` would charge for a question, and raise where it would refuse to."""
         asked = self._read()
         entry = _entry(asked, question)
+        self._check_paid(asked, ledger, run)
         if "answer" in entry:
             return False
         return not (
             self._is_lost(asked, entry, ledger, run, default) and self._when_lost == "defaults"
         )
+
+    def _check_paid(self, asked: list[dict[str, Any]], ledger: Ledger, run: str) -> None:
+        """Raise if the answers are not all of this ledger: here they would be free."""
+        known, charged = _known(asked), _charged(ledger, run)
+        if known > charged:
+            raise LedgerError(
+                f"Expected ledger {ledger.name!r} to hold {known:,} charges for statistics of run "
+                f"{run!r}, which the answers in {str(self._path)!r} were paid with, got "
+                f"{charged:,}. Give the ledger that was charged and the run's own name; on another "
+                "ledger, keep answers in another file. Nothing was charged."
+            )
 
     def _is_lost(
         self,
@@ -121,8 +135,7 @@ class Answers:
     ) -> bool:
         """Return whether a question was charged and has no answer; raise if that is refused."""
         others = sum("answer" not in each for each in asked if each is not entry)
-        known = sum(each["lost"] + ("answer" in each) for each in asked)
-        if _charged(ledger, run) - known <= others:
+        if _charged(ledger, run) - _known(asked) <= others:
             return False
         if self._when_lost == "pay-again" or (
             self._when_lost == "defaults" and default is not None
@@ -144,7 +157,7 @@ class Answers:
             return []
         try:
             held = json.loads(self._path.read_text(encoding="utf-8"))
-            asked = [{"question": e["question"], "lost": int(e["lost"]), **e} for e in held]
+            asked = [{**e, "question": dict(e["question"]), "lost": int(e["lost"])} for e in held]
         except (OSError, ValueError, TypeError, KeyError) as error:
             raise LedgerError(
                 f"Cannot read the answers in {str(self._path)!r}: {type(error).__name__}. Restore "
@@ -163,6 +176,11 @@ def _entry(asked: list[dict[str, Any]], question: Mapping[str, Any]) -> dict[str
             return each
     asked.append({"question": dict(question), "lost": 0})
     return asked[-1]
+
+
+def _known(asked: list[dict[str, Any]]) -> int:
+    """Return how many charges are accounted for: by an answer, or as lost."""
+    return sum(each["lost"] + ("answer" in each) for each in asked)
 
 
 def _charged(ledger: Ledger, run: str) -> int:
