@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sklearn import datasets
 
-from privada.tables.ranges import BINS, POWERS, bins_of, edges, find_ranges
+from privada.tables.ranges import BINS, POWERS, _cut, bins_of, edges, find_ranges
 
 
 def noisy(columns, ratio, seed):
@@ -112,3 +112,11 @@ def test_mirrored_values_have_mirrored_ranges():
     ((below, above),) = find_ranges(counts[:, ::-1], std, records, 0.005)
     assert counts.shape[1] == 2 * POWERS + 1
     assert (below, above) == (-high, -low)
+
+
+def test_a_share_of_nothing_leaves_nothing_outside():
+    """However sums are rounded."""
+    for seed in range(50):
+        counts = np.zeros(BINS)
+        counts[POWERS + 5 : POWERS + 30] = np.random.default_rng(seed).exponential(1.0, 25)
+        assert _cut(counts, 1e-17) == (edges(POWERS + 5)[0], edges(POWERS + 29)[1])

@@ -153,7 +153,8 @@ def _cut(counts: Numbers, outside: float) -> tuple[float, float] | None:
     """Return bounds that leave a share of the counts outside at each end."""
     if not counts.any():
         return None
-    share = np.cumsum(counts) / counts.sum()
+    share = np.cumsum(counts)
+    share /= share[-1]  # not their sum, which is rounded otherwise: the last is 1
     first = int(np.argmax(share > outside))
     last = int(np.argmax(share >= 1 - outside))
     low, high = edges(first)[0], edges(max(first, last))[1]
