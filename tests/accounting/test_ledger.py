@@ -33,6 +33,7 @@ from hypothesis import strategies as st
 
 from privada.accounting import Budget, Ledger, Receipt, epsilon_of, events, storage
 from privada.accounting import ledger as ledger_module
+from privada.accounting.ledger import Prepaid
 from privada.core.errors import ArgumentError, BudgetExceeded, EventError, LedgerError, PrivadaError
 from tests.alarms import alarmed
 from tests.forks import PATIENCE, in_fork, together
@@ -412,6 +413,62 @@ def test_a_signal_handler_that_returns_a_receipt_ends_its_use(path: Path) -> Non
     with pytest.raises(LedgerError, match="it was returned"):
         receipt.use(GAUSSIAN)
     assert count(Ledger(path)) == 0
+
+
+def test_a_signal_handler_cannot_use_a_receipt_in_the_middle_of_its_use() -> None:
+    """After the count was looked at: both would find the last one."""
+    ledger = Ledger(None, BUDGET)
+    receipt = ledger.charge({GAUSSIAN: 1}, run="a")
+    used = []
+
+    class Interrupted(Counter[DpEvent]):
+        def __setitem__(self, event: DpEvent, number: int) -> None:
+            with contextlib.suppress(LedgerError):
+                receipt.use(GAUSSIAN)
+                used.append("by the handler")
+            super().__setitem__(event, number)
+
+    receipt._unused = Interrupted({})
+    dict.__setitem__(receipt._unused, GAUSSIAN, 1)
+    receipt.use(GAUSSIAN)
+    assert not used
+    assert not receipt.unused
+    with pytest.raises(LedgerError, match="0 of it left"):
+        receipt.use(GAUSSIAN)
+
+
+def test_threads_charge_an_allowance_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    account = Prepaid({GAUSSIAN: 1}, "toy")
+    both, totals, paid = threading.Barrier(2), Ledger.totals, []
+
+    def slowly(self: Ledger) -> Any:
+        found = totals(self)
+        with contextlib.suppress(threading.BrokenBarrierError):  # the other waits elsewhere
+            both.wait(timeout=0.5)
+        return found
+
+    monkeypatch.setattr(Prepaid, "totals", slowly)
+
+    def work() -> None:
+        with contextlib.suppress(BudgetExceeded):
+            paid.append(account.charge({GAUSSIAN: 1}, run="a"))
+
+    threads = [threading.Thread(target=work) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(paid) == 1
+
+
+def test_a_ledger_counts_up_to_a_limit(path: Path) -> None:
+    ledger = Ledger(path)
+    ledger.charge({GAUSSIAN: 2**63 - 1}, run="a")
+    with pytest.raises(LedgerError, match="the most that a ledger can count"):
+        ledger.charge({GAUSSIAN: 1}, run="a")
+    with pytest.raises(LedgerError, match="the most that a ledger can count"):
+        ledger.charge({GAUSSIAN: 2**70}, run="b")
+    assert count(ledger) == count(Ledger(path)) == 2**63 - 1
 
 
 def test_what_could_not_be_given_back_stays_charged_and_is_not_used(

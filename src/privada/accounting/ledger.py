@@ -2,6 +2,7 @@
 
 import os
 import sqlite3
+import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -402,7 +403,7 @@ class Prepaid(Ledger):
 
     def __init__(self, allowance: Mapping[DpEvent, int], dataset: str) -> None:
         super().__init__(None, dataset=dataset)
-        self._allowance = _tally(allowance)
+        self._allowance, self._one_at_a_time = _tally(allowance), threading.RLock()
 
     def charge(
         self,
@@ -415,12 +416,13 @@ class Prepaid(Ledger):
     ) -> Receipt:
         """Charge events that the allowance covers."""
         added = _tally(charged)
-        if not self.totals() + added <= self._allowance:
-            raise BudgetExceeded(
-                "Expected no more than what was paid for in advance, got a charge for "
-                f"{_in_words(added)} beyond it. Nothing was charged and no data was read."
-            )
-        return super().charge(added, run=run, purpose=purpose, plan=plan, limit=limit)
+        with self._one_at_a_time:
+            if not self.totals() + added <= self._allowance:
+                raise BudgetExceeded(
+                    "Expected no more than what was paid for in advance, got a charge for "
+                    f"{_in_words(added)} beyond it. Nothing was charged and no data was read."
+                )
+            return super().charge(added, run=run, purpose=purpose, plan=plan, limit=limit)
 
 
 def _in_words(tally: Tally) -> str:

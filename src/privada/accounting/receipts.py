@@ -27,7 +27,8 @@ class Receipt:
     Guarantee: what was used is never given back, nor is anything given back twice. A receipt
     belongs to its ledger and its process: a copy, a pickle and a fork have none.
 
-    Edge cases: threads may share one. A receipt that is dropped leaves its charge as it is.
+    Edge cases: threads may share one. A signal handler in the middle of a use may return it, which
+    ends that use, and may not use it. A receipt that is dropped leaves its charge as it is.
 
     Example:
         >>> import privada as pv
@@ -42,7 +43,7 @@ class Receipt:
         1
     """
 
-    __slots__ = ("_issuer", "_lock", "_process", "_unused", "paid", "purpose", "run")
+    __slots__ = ("_issuer", "_lock", "_process", "_unused", "_using", "paid", "purpose", "run")
 
     def __init__(self, key: object, issuer: object, run: str, purpose: str, paid: Tally) -> None:
         if key is not _KEY:
@@ -52,6 +53,7 @@ class Receipt:
         self.run, self.purpose, self.paid = run, purpose, Counter(paid)
         self._issuer, self._process, self._lock = issuer, os.getpid(), threading.RLock()
         self._unused: Tally | None = Counter(paid)
+        self._using = False
 
     @property
     def unused(self) -> Tally:
@@ -73,17 +75,29 @@ class Receipt:
         count = whole("count", count)
         self._check_process("use")
         with self._lock:
-            held = self._unused
-            if held is None:
-                raise self._returned("use")
-            if held[event] < count:
+            if self._using:  # by this very thread: both would find the same count
                 raise LedgerError(
-                    f"Expected a receipt for {count} x {describe(event)}, got one that has "
-                    f"{held[event]} of it left. Charge the ledger first."
+                    f"Cannot use {self!r} from within another use, as a signal handler would. "
+                    "Nothing was used; do it after that use."
                 )
-            held[event] -= count
-            if self._unused is not held:  # a signal handler returned it in the middle
-                raise self._returned("use")
+            try:
+                self._using = True
+                self._take(event, count)
+            finally:
+                self._using = False
+
+    def _take(self, event: DpEvent, count: int) -> None:
+        held = self._unused
+        if held is None:
+            raise self._returned("use")
+        if held[event] < count:
+            raise LedgerError(
+                f"Expected a receipt for {count} x {describe(event)}, got one that has "
+                f"{held[event]} of it left. Charge the ledger first."
+            )
+        held[event] -= count
+        if self._unused is not held:  # a signal handler returned it in the middle
+            raise self._returned("use")
 
     def take_back(self, issuer: object) -> Tally:
         """Return what is not used, for its ledger to give back; from then on nothing is left."""

@@ -60,6 +60,8 @@ _COUNTERS = ("rows", "releases", "content")
 # the digest of all rows, finds no seal and charges nothing.
 _SEAL = {1: "seal", 2: "sealed"}
 _MODULUS = 1 << 256
+# The largest number of SQLite.
+_LARGEST = (1 << 63) - 1
 
 # What to do about an error of SQLite: by its name where there is one, else by a word of its text.
 _REMEDIES = {
@@ -592,6 +594,12 @@ class Storage:
                 if seal != _seal(*key, count, first, last):
                     raise _malformed("a charge does not match its seal")
                 content -= _digest("charges", *key, count, first, last)
+            if count + change > _LARGEST:
+                raise LedgerError(
+                    f"Cannot charge {change:,} x {events.describe(event)} to run {run!r}: it would "
+                    f"have more than {_LARGEST:,}, the most that a ledger can count. Nothing was "
+                    "charged; charge fewer."
+                )
             if count + change < 0:
                 raise LedgerError(
                     f"Cannot refund {-change} of {events.describe(event)} to run {run!r}: it was "
