@@ -608,3 +608,13 @@ def test_a_sparse_matrix_of_the_caller_is_left_as_it_is() -> None:
     assert matrix.data.tolist() == [1.0, 2.0, 3.0, 4.0]
     assert matrix.indices.tolist() == [2, 0, 0, 1]
     assert records.fetch(np.arange(2)).dense().inputs.tolist() == [[5, 0, 1], [0, 4, 0]]
+
+
+@pytest.mark.parametrize(
+    "inputs", [[[1.0, 2.0], [1.0]], [[1.0, 2.0], ["Smith", 1.0]], [[1.0, 2.0], [10**400, 1.0]]]
+)
+def test_what_cannot_be_converted_is_not_quoted(inputs):
+    with pytest.raises(pv.DataError, match="cannot be converted") as refused:
+        data.load((inputs, [0.0, 1.0]), torch.float32, torch.device("cpu"))
+    assert refused.value.__cause__ is None
+    assert refused.value.__context__ is None

@@ -413,21 +413,24 @@ def _column(name: str, values: Any, dtype: torch.dtype, device: torch.device) ->
         return column
     if hasattr(values, "to_numpy"):
         values = _of_frame(name, values)
-    try:
-        with warnings.catch_warnings():
-            # of an array that must not be written, such as a file in memory: it is only read
-            warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
-            tensor = torch.as_tensor(
-                np.ascontiguousarray(values)
-                if hasattr(values, "dtype") and not isinstance(values, Tensor)
-                else values
-            )
-    except (TypeError, ValueError, RuntimeError) as error:
+    tensor: Tensor | None = None
+    with (
+        contextlib.suppress(TypeError, ValueError, RuntimeError, OverflowError),
+        warnings.catch_warnings(),
+    ):
+        # of an array that must not be written, such as a file in memory: it is only read
+        warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
+        tensor = torch.as_tensor(
+            np.ascontiguousarray(values)
+            if hasattr(values, "dtype") and not isinstance(values, Tensor)
+            else values
+        )
+    if tensor is None:  # said outside the handler: what torch says may quote a record
         raise DataError(
             f"Expected {name} to be numbers in an array, a tensor or a sparse matrix, got "
             f"{type(values).__name__} that cannot be converted. Encode text and categories as "
-            "numbers first."
-        ) from error
+            "numbers first, and give all rows one length."
+        )
     if tensor.ndim == 0:
         raise DataError(f"Expected {name} to have one row per record, got a single number.")
     if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
