@@ -166,6 +166,15 @@ _made: deque[tuple[Digest, Digest]] = deque(maxlen=8)
 _lock = threading.RLock()
 _home = os.getpid()
 
+
+def _new_lock() -> None:
+    """In a forked child, while it has one thread: nobody here holds the lock."""
+    global _lock
+    _lock = threading.RLock()
+
+
+os.register_at_fork(after_in_child=_new_lock)
+
 _REMEDY = (
     "Give ledger= a ledger with a budget for all of them together, such as "
     "ledger=pv.Ledger('name.ledger', pv.Budget(epsilon, delta)); for other people's records, give "

@@ -21,8 +21,9 @@ class Marks:
 
     Guarantee: when `add` returns, the mark survives a crash.
 
-    Edge cases: a file that is gone, damaged or cut short says nothing, and `read` returns None:
-    every run may have been begun.
+    Edge cases: a file that is gone, damaged or cut short within a mark says nothing, and `read`
+    returns None: every run may have been begun. Marks that somebody takes away whole, as by putting
+    an older copy in its place, are not missed.
 
     Example:
         >>> from pathlib import Path
