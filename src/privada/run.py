@@ -281,7 +281,8 @@ class Run:
             self._engine = self._make_engine(model, loss)
             if fault is not None:
                 raise fault
-            self._state = HeldState(model, loss)
+            # what reads records is looked at too; for None there is nothing to see
+            self._state = HeldState(model, loss, self.settings.transform, self.settings.collate)
             self._refuse_state()
             with torch.no_grad(), torch.random.fork_rng(devices=[]):
                 outputs = call(model, example.inputs)

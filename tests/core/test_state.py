@@ -463,3 +463,64 @@ def test_what_a_function_keeps_in_hidden_places_is_seen_and_put_back(loss: Any) 
     assert "never_there_before" not in globals()
     assert counted == []
     assert not many.any()
+
+
+# ---------------------------------------------------------------------- what reads the records
+
+
+class RunningMaximum:
+    """A transform, or a collate, that scales a record by the largest that it has seen."""
+
+    def __init__(self) -> None:
+        self.most = 1.0
+
+    def transform(self, record: Any, generator: Any) -> Any:
+        x, y = record
+        self.most = max(self.most, float(x.abs().max()))
+        return x / self.most, y
+
+    def collate(self, records: list[Any]) -> Any:
+        x, y = self.transform(records[0], None)
+        return x[None, :3], y[None]
+
+    def loss(self, outputs: Any, targets: Any) -> Any:
+        self.most = max(self.most, float(outputs.detach().abs().max()))
+        return crossed(outputs, targets) / self.most
+
+
+def running_maximum() -> Any:
+    most = 1.0
+
+    def transform(record: Any, generator: Any) -> Any:
+        nonlocal most
+        x, y = record
+        most = max(most, float(x.abs().max()))
+        return x / most, y
+
+    return transform
+
+
+def test_a_method_of_an_object_that_is_no_function_is_looked_at() -> None:
+    kept = RunningMaximum()
+    with pytest.raises(pv.ModelError, match=r"keep nothing of the data, but \['"):
+        make_trainer(nn.Linear(3, 2), kept.loss)
+
+
+@pytest.mark.parametrize("kind", ["transform", "function", "collate"])
+def test_a_transform_that_carries_something_from_record_to_record_is_refused(kind: str) -> None:
+    kept = RunningMaximum()
+    how = {
+        "transform": {"transform": kept.transform},
+        "function": {"transform": running_maximum()},
+        "collate": {"collate": kept.collate},
+    }[kind]
+    x, y = torch.full((20, 3), 0.5), torch.zeros(20, dtype=torch.int64)
+    x[7] = 50.0
+    trainer = pv.Trainer(
+        nn.Linear(3, 2), nn.CrossEntropyLoss(), (x, y), method=pv.methods.DPSGD(lr=0.1),
+        batch_size=20, steps=2, noise_multiplier=1.0, delta=1e-3, **how,
+    )  # fmt: skip
+    with pytest.raises(pv.ModelError, match="changed while they ran on records"):
+        trainer.fit()
+    assert trainer.steps_done == 0
+    assert kept.most == 1.0

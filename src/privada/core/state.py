@@ -80,11 +80,11 @@ class HeldState:
         if noted.changed():
             noted.put_back()
             raise ModelError(
-                "Expected a model and a loss that keep nothing of the data, but one of their "
-                "buffers, parameters or attributes changed while they ran on records, as a running "
-                "maximum does. It was put back, a parameter was overwritten, and nothing was "
-                "released; what was charged stays charged. Remove what keeps state, such as "
-                "observers, counters and caches."
+                "Expected a model and a loss, and a transform and a collate if there are any, that "
+                "keep nothing of the data, but one of their buffers, parameters or attributes "
+                "changed while they ran on records, as a running maximum does. It was put back, a "
+                "parameter was overwritten, and nothing was released; what was charged stays "
+                "charged. Remove what keeps state, such as observers, counters and caches."
             )
 
     def _begin(self) -> "_Noted":
@@ -130,7 +130,10 @@ class _Noted:
                 self._look_at_value(f"{name}argument", each)
                 self._look_at(each, name)
         elif isinstance(owner, MethodType):
-            self._look_at(owner.__self__, name)
+            if callable(owner.__self__) or isinstance(owner.__self__, type):
+                self._look_at(owner.__self__, name)
+            else:
+                self._look_in(owner.__self__, name)
             self._look_at(owner.__func__, name)
         elif isinstance(owner, FunctionType):
             self._look_in(owner, name)
