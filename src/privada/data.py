@@ -320,6 +320,11 @@ class DatasetRecords:
         return Batch(*self._structure.batch([row.to(self._device) for row in rows]))
 
 
+def dataset_of(records: Records) -> Any:
+    """Return the data set that records are read from, None if they are columns."""
+    return records._dataset if isinstance(records, DatasetRecords) else None
+
+
 def _copied(value: Any) -> Any:
     """Return a copy, since what a data set gives may be part of what it has, and of others."""
     if isinstance(value, Tensor):

@@ -281,8 +281,10 @@ class Run:
             self._engine = self._make_engine(model, loss)
             if fault is not None:
                 raise fault
-            # what reads records is looked at too; for None there is nothing to see
-            self._state = HeldState(model, loss, self.settings.transform, self.settings.collate)
+            readers = self.settings.transform, self.settings.collate  # None is as good as nothing
+            self._state = HeldState(
+                model, loss, *readers, dataset=private_data.dataset_of(self.records)
+            )
             self._refuse_state()
             with torch.no_grad(), torch.random.fork_rng(devices=[]):
                 outputs = call(model, example.inputs)

@@ -524,3 +524,69 @@ def test_a_transform_that_carries_something_from_record_to_record_is_refused(kin
         trainer.fit()
     assert trainer.steps_done == 0
     assert kept.most == 1.0
+
+
+class Carrying(torch.utils.data.Dataset[Any]):
+    """Keeps something of a record that is large, in the way that `keep` has."""
+
+    def __init__(self, keep: Callable[[Any, Any], None]) -> None:
+        self.x, self.keep = torch.full((20, 3), 0.5), keep
+        self.x[7] = 50.0
+        self.most, self.tensor, self.array = 1.0, torch.ones(2), np.ones(2)
+        self.cache: dict[int, Any] = {}
+        self.file: Any = None
+
+    def __len__(self) -> int:
+        return 20
+
+    def __getitem__(self, index: int) -> Any:
+        self.cache[index] = self.x[index]
+        self.file = self.file or object()
+        if float(self.x[index].max()) > 1:
+            self.keep(self, self.x[index])
+        return self.x[index], 0
+
+
+def most_as_number(dataset: Any, x: Any) -> None:
+    dataset.most = max(dataset.most, float(x.max()))
+
+
+def most_in_a_tensor(dataset: Any, x: Any) -> None:
+    dataset.tensor[0] = x.max()
+
+
+def most_as_another_tensor(dataset: Any, x: Any) -> None:
+    dataset.tensor = x.clone()
+
+
+def most_in_an_array(dataset: Any, x: Any) -> None:
+    dataset.array[0] = float(x.max())
+
+
+def on(dataset: Any) -> pv.Trainer:
+    return pv.Trainer(
+        nn.Linear(3, 2), nn.CrossEntropyLoss(), dataset, method=pv.methods.DPSGD(lr=0.1),
+        batch_size=len(dataset), steps=2, noise_multiplier=1.0, delta=1e-3,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "keep", [most_as_number, most_in_a_tensor, most_as_another_tensor, most_in_an_array]
+)
+@pytest.mark.parametrize("part", [False, True])
+def test_a_data_set_that_carries_figures_from_record_to_record_is_refused(
+    keep: Any, part: bool
+) -> None:
+    dataset = Carrying(keep)
+    trainer = on(torch.utils.data.Subset(dataset, range(15)) if part else dataset)
+    with pytest.raises(pv.ModelError, match="changed while they ran on records"):
+        trainer.fit()
+    assert trainer.steps_done == 0
+    assert (dataset.most, dataset.tensor.tolist(), dataset.array.tolist()) == (1.0, [1, 1], [1, 1])
+
+
+def test_a_data_set_may_cache_and_open_files() -> None:
+    dataset = Carrying(lambda *_: None)
+    assert on(dataset).fit().steps_done == 2
+    assert len(dataset.cache) == 20
+    assert dataset.x[7, 0] == 50.0

@@ -21,6 +21,8 @@ _MISSING = object()
 _CONTAINERS = (list, dict, set, bytearray, deque)
 # What torch keeps of its own in every module, beside what the module has: hooks and the like.
 _OF_TORCH = set(nn.Module().__dict__) - {"_buffers", "_parameters", "_modules"}
+# How many data sets within each other are looked at.
+_DEPTH = 4
 # How many bytes are copied in all, to be put back, and up to which size values are compared. Other
 # tensors are known by their versions, and are made unusable if they change.
 _COPIED, _COMPARED = 1 << 26, 1 << 16
@@ -33,9 +35,11 @@ class HeldState:
     values that are attributes of these modules or of a loss that is an object; what a loss that is
     a function holds in its closure, its attributes, its defaults and the global variables that it
     names or makes, and those of functions of its own module that it calls; the content of lists,
-    dictionaries and sets among these. Not looked at: what lies deeper, and global variables that a
-    model uses. Not noticed: writes past torch's versions, as through `.data`, to trained parameters
-    and to tensors of more than 64 KiB, and any to arrays that are not copied, beyond 64 MiB in all.
+    dictionaries and sets among these. Of a data set, the numbers and small tensors that are its
+    attributes, as a running maximum or a counter is: what it caches is its own affair. Not looked
+    at: what lies deeper, and global variables that a model uses. Not noticed: writes past torch's
+    versions, as through `.data`, to trained parameters and to tensors of more than 64 KiB, and any
+    to arrays that are not copied, beyond 64 MiB in all.
 
     Example:
         >>> import torch
@@ -46,12 +50,13 @@ class HeldState:
         []
     """
 
-    def __init__(self, *owners: Any) -> None:
-        self._owners = owners
+    def __init__(self, *owners: Any, dataset: Any = None) -> None:
+        self._owners, self._dataset = owners, dataset
         self._noted: _Noted | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"_owners": self._owners, "_noted": None}  # a copy's tensors have other versions
+        # a copy's tensors have other versions
+        return {"_owners": self._owners, "_dataset": self._dataset, "_noted": None}
 
     @contextmanager
     def watched(self) -> Iterator[None]:
@@ -80,16 +85,17 @@ class HeldState:
         if noted.changed():
             noted.put_back()
             raise ModelError(
-                "Expected a model and a loss, and a transform and a collate if there are any, that "
-                "keep nothing of the data, but one of their buffers, parameters or attributes "
-                "changed while they ran on records, as a running maximum does. It was put back, a "
-                "parameter was overwritten, and nothing was released; what was charged stays "
-                "charged. Remove what keeps state, such as observers, counters and caches."
+                "Expected a model and a loss, and a data set, a transform and a collate, that keep "
+                "nothing of the data from record to record, but one of their buffers, parameters "
+                "or attributes changed while they ran on records, as a running maximum does. It "
+                "was put back, a parameter was overwritten, and nothing was released; what was "
+                "charged stays charged. Remove what keeps state, such as observers, counters and "
+                "caches."
             )
 
     def _begin(self) -> "_Noted":
         if self._noted is None or self._noted.changed_state():
-            self._noted = _Noted(self._owners)
+            self._noted = _Noted(self._owners, self._dataset)
         self._noted.begin()
         return self._noted
 
@@ -101,7 +107,7 @@ class HeldState:
 class _Noted:
     """What was held at one time."""
 
-    def __init__(self, owners: tuple[Any, ...]) -> None:
+    def __init__(self, owners: tuple[Any, ...], dataset: Any = None) -> None:
         # (name, namespace, its content then), (name, cell, its content then)
         self._spaces: list[tuple[str, Any, Any]] = []
         self._cells: list[tuple[str, Any, Any]] = []
@@ -113,6 +119,7 @@ class _Noted:
         self._room = _COPIED
         for owner in owners:
             self._look_at(owner, "")
+        self._look_at_figures(dataset)
         self.begin()
 
     # ------------------------------------------------------------------ finding
@@ -151,6 +158,21 @@ class _Noted:
             self._look_in(owner, name)
             if isinstance(call := type(owner).__call__, FunctionType):
                 self._look_at(call, name)
+
+    def _look_at_figures(self, dataset: Any, depth: int = 0) -> None:
+        """Note the numbers and small tensors of a data set, and of those that it is made of."""
+        space = getattr(dataset, "__dict__", None)
+        if not isinstance(space, dict) or id(dataset) in self._seen or depth > _DEPTH:
+            return
+        self._seen.add(id(dataset))
+        for name, held in space.items():
+            small = isinstance(held, Tensor) and held.numel() * held.element_size() <= _COMPARED
+            if small or (isinstance(held, np.ndarray) and held.nbytes <= _COMPARED):
+                self._look_at_value(name, held)
+            if small or isinstance(held, (int, float)):
+                self._cells.append((name, _Global(space, name), held))
+            elif hasattr(held, "__getitem__") and hasattr(held, "__len__"):
+                self._look_at_figures(held, depth + 1)
 
     def _look_in(self, owner: Any, name: str) -> None:
         """Note the attributes of one object."""
