@@ -270,7 +270,8 @@ def epsilon_of(counts: Mapping[DpEvent, int], delta: float, accountant: str = "p
 
     Guarantee: an upper bound under every accountant. "pld" takes the RDP bound where losses leave
     the range of the grid and, for Poisson sampling, where it is lower; of more than four
-    multipliers at up to four rates, one of them below 0.002, it is not asked for.
+    multipliers at up to four rates, where no grid is used, it is not asked for. There is no grid if
+    a rate is below 0.002, or rounding on it may be more than a hundredth of delta.
 
     Edge cases: an empty tally costs 0; a multiplier of 0 costs infinity, and so does one whose
     cost exceeds every number; events of two neighbouring relations together are refused, and
