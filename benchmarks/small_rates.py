@@ -36,7 +36,9 @@ def questions(rate: float) -> dict[str, Callable[[], object]]:
     run = {"sampling_rate": rate, "steps": steps, "delta": DELTA}
     target = {"epsilon": 1.0, **run}
     population = 10**8
-    sixty = np.geomspace(0.7, 2.1, 60)
+    sixty, thousands = np.geomspace(0.7, 2.1, 60), np.geomspace(0.1, 10.0, 6000)
+    pairs = zip(np.geomspace(rate / 10, rate * 10, 400), np.tile(sixty, 7), strict=False)
+    rates = {events.poisson(float(q), float(s)): max(1, steps // 400) for q, s in pairs}
     event = events.poisson(rate, 0.8)
 
     def history() -> None:  # as a run asks for it: sixteen points for each doubling
@@ -72,12 +74,16 @@ def questions(rate: float) -> dict[str, Callable[[], object]]:
         "epsilon, 40 rates": lambda: epsilon_of(
             {events.poisson(rate * (1 + k / 20), 1.0): steps // 40 for k in range(40)}, DELTA
         ),
+        "epsilon, 400 rates over two decades": lambda: epsilon_of(rates, DELTA),
         "noise_multiplier": lambda: pv.accounting.noise_multiplier(**target),
         "noise_multiplier, fixed-size": lambda: pv.accounting.noise_multiplier(
             sampling="fixed-size", **target
         ),
         "noise_multiplier, schedule of 60": lambda: pv.accounting.noise_multiplier(
             epsilon=1.0, delta=DELTA, sampling_rate=rate, steps=60, schedule=sixty.tolist()
+        ),
+        "noise_multiplier, schedule of 6,000": lambda: pv.accounting.noise_multiplier(
+            epsilon=1.0, delta=DELTA, sampling_rate=rate, steps=6000, schedule=thousands.tolist()
         ),
         "steps": lambda: pv.accounting.steps(
             epsilon=1.0, delta=DELTA, sampling_rate=rate, noise_multiplier=0.8
@@ -95,6 +101,9 @@ def questions(rate: float) -> dict[str, Callable[[], object]]:
             budget=pv.Budget(1.0, DELTA),
             batch_sizes=[256, 1024, 4096],
             epochs=[1, 3, 10],
+        ),
+        "selection.plan, defaults": lambda: pv.selection.plan(
+            records=round(256 / rate), budget=pv.Budget(1.0, DELTA / 1000)
         ),
         "Trainer, to be made": trainer,
     }

@@ -28,6 +28,57 @@ from privada.core.errors import ArgumentError
 NAN, INF = math.nan, math.inf
 
 
+ESTIMATES = {
+    "right": lambda sigma: 3 / sigma**2,
+    "a tenth off": lambda sigma: 3.3 / sigma**2,
+    "far off": lambda sigma: 1e6 / sigma,
+    "level": lambda sigma: 1.0,
+    "rising": lambda sigma: sigma,
+    "nothing": lambda sigma: 0.0,
+    "infinite": lambda sigma: INF,
+    "a jump": lambda sigma: INF if sigma < 2 else 0.0,
+}
+
+
+@pytest.mark.parametrize("estimate", ESTIMATES.values(), ids=ESTIMATES)
+@pytest.mark.parametrize("target", [1e-8, 1.0, 1e4])
+def test_no_estimate_leads_beyond_the_target(estimate, target):
+    sigma = calibration.least_noise(lambda sigma: 3 / sigma**2, target, "a target", estimate)
+    assert 0.9995 * target <= 3 / sigma**2 <= target
+
+
+def test_a_cost_that_jumps_is_met_with_an_estimate_too():
+    def cost(sigma):
+        return 2.0 if sigma < 3 else 0.5 / sigma
+
+    sigma = calibration.least_noise(cost, 1.0, "a target", lambda sigma: 3 / sigma)
+    assert 3 <= sigma <= 3 * (1 + 1e-6)
+
+
+def test_a_good_estimate_saves_most_of_the_work():
+    asked = []
+
+    def cost(sigma):
+        asked.append(sigma)
+        return 3 / sigma**1.5
+
+    calibration.least_noise(cost, 1e-3, "a target")
+    without = len(asked)
+    asked.clear()
+    calibration.least_noise(cost, 1e-3, "a target", lambda sigma: 3.3 / sigma**1.6)
+    assert len(asked) <= without / 2
+
+
+@pytest.mark.parametrize("rate", [1e-5, 0.01])
+@pytest.mark.parametrize("sampling", ["poisson", "fixed-size"])
+def test_a_long_schedule_meets_its_budget_whatever_it_is_estimated_by(rate, sampling):
+    schedule = np.geomspace(0.2, 5.0, 40).tolist()
+    arguments = {"delta": 1e-6, "sampling_rate": rate, "sampling": sampling}
+    sigma = noise_multiplier(epsilon=1.0, steps=40, schedule=schedule, **arguments)
+    multipliers = [sigma * factor for factor in schedule]
+    assert 0.999 <= epsilon(noise_multiplier=multipliers, **arguments) <= 1.0
+
+
 @pytest.mark.parametrize(
     ("target", "rate", "count", "delta", "accountant"),
     [

@@ -60,6 +60,24 @@ def test_so_is_that_of_a_schedule(rate, low, high, steps, delta):
     assert least <= found <= 1.01 * least
 
 
+# On a grid, rounding would be more than a hundredth of these deltas.
+@pytest.mark.parametrize(
+    ("rate", "sigma", "steps", "delta"),
+    [
+        (0.04, 200.0, 700_000, 1e-9),
+        (0.017, 95.0, 20_000_000, 1e-7),
+        (0.1, 5.0, 1000, 1e-11),
+        (0.9, 3.0, 100, 1e-12),
+        (0.01, 0.6, 1000, 1e-20),
+    ],
+)
+def test_so_is_one_at_a_larger_rate_where_a_grid_has_too_few_digits(rate, sigma, steps, delta):
+    assert pld.rounding(steps) > 0.01 * delta
+    found = epsilon_of({events.poisson(rate, sigma): steps}, delta)
+    least = lower_bound.epsilon({(rate, sigma): steps}, delta, found)
+    assert least <= found <= 1.01 * least
+
+
 # prv-accountant 0.2.0 (Gopi, Lee and Wutschitz, 2021): its bound from below, its estimate and its
 # bound from above, with delta_error = delta / 1000 and eps_error of 1e-3 and twice 5e-3
 @pytest.mark.parametrize(
@@ -97,6 +115,12 @@ def test_gaussian_steps_compose_to_the_closed_form(steps, total, delta):
     found = inversion.epsilon({Mechanism(1.0, total * math.sqrt(steps)): steps}, delta)
     exact = hockey_stick.gaussian_epsilon(total, delta)
     assert exact <= found <= exact * 1.002
+
+
+def test_a_tiny_delta_of_one_step_that_is_hardly_ever_sampled():
+    rate, sigma, delta = 1e-9, 0.5, 5.1088411413971337e-73
+    exact = hockey_stick.epsilon_at(lambda e: hockey_stick.delta(e, rate, sigma, 0), delta)
+    assert exact <= inversion.epsilon({Mechanism(rate, sigma): 1}, delta) <= exact * 1.2
 
 
 @pytest.mark.parametrize(
@@ -160,6 +184,24 @@ def test_knots_that_multipliers_share_are_above_the_curve_of_each(rate, directio
             true = float(hockey_stick.delta(epsilon, rate, sigma, direction))
             assert finite + beyond >= true * (1 - pld.GRID_ERROR_EACH)
             assert finite + beyond <= true * 1.01 + 1e-15
+
+
+@pytest.mark.parametrize("rows", [1, 3, 8, 9, 40])
+@pytest.mark.parametrize("count", [1, 63, 64, 700])
+def test_averages_are_those_of_the_definition(rows, count):
+    bits = np.random.default_rng(rows + count)
+    values = np.log1p(1e-3 * np.expm1(np.linspace(-7.0, 7.0, 500)))
+    weights = bits.random((rows, values.size))
+    weights /= weights.sum(axis=1, keepdims=True)
+    spacing = 5.0 / count / float(np.abs(values).mean())
+    found = inversion._averages(values, weights, spacing, count)
+    assert found.shape == (count + 1, rows)
+    half = np.outer(np.arange(count + 1) * Long(spacing), values.astype(Long)) / 2
+    sine = np.sin(half)
+    exact = (2j * sine * np.exp(1j * half)) @ weights.T
+    # what `_ANGLE_ERROR` allows for each radian
+    angles = spacing * np.arange(count + 1)[:, None] * (weights @ np.abs(values))
+    assert np.all(np.abs(found - exact) <= 4e-15 * angles)
 
 
 @given(

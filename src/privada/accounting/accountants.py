@@ -32,6 +32,8 @@ _NEARLY_ALL = 1 - 1e-9
 _MOST_GROUPS = 384
 # Where a rate is below this, losses are too unlike each other in size for one grid.
 _SMALL_RATE = 2e-3
+# Where rounding on a grid may be more than this fraction of delta, none is used either.
+_MUCH_ROUNDING = 0.01
 # So many ways in which a record can be in parts of the data are looked at one by one.
 _MOST_WAYS = 64
 
@@ -123,9 +125,13 @@ def _grouped(counts: Mapping[Mechanism, int], groups: int) -> dict[Mechanism, in
     return dict(merged)
 
 
-def _sparse(counts: Mapping[Mechanism, int]) -> bool:
-    """Return whether the moment generating function is inverted, and no grid is used."""
-    return min(m.rate for m in counts) < _SMALL_RATE
+def _sparse(counts: Mapping[Mechanism, int], delta: float) -> bool:
+    """Return whether the moment generating function is inverted, and no grid is used.
+
+    That loses no digits to the steps: rounding is a fraction of each term, not of 1.
+    """
+    rounding = pld.rounding(sum(counts.values()))
+    return min(m.rate for m in counts) < _SMALL_RATE or rounding > _MUCH_ROUNDING * delta
 
 
 def _mixed(counts: Mapping[Mechanism, int]) -> bool:
@@ -134,7 +140,9 @@ def _mixed(counts: Mapping[Mechanism, int]) -> bool:
 
 
 def _pld_epsilon(counts: Mapping[Mechanism, int], delta: float) -> float:
-    sparse = _sparse(counts)  # of groups, whose least rate may be larger, nothing else is asked
+    sparse = _sparse(
+        counts, delta
+    )  # of groups, whose least rate may be larger, nothing else is asked
 
     def price(
         tally: Mapping[Mechanism, int], interval: float | None = None
@@ -160,7 +168,7 @@ def _pld_epsilon(counts: Mapping[Mechanism, int], delta: float) -> float:
 
 
 def _within_range(counts: Mapping[Mechanism, int], delta: float) -> bool:
-    least = inversion.SMALLEST_DELTA if _sparse(counts) else pld.SMALLEST_DELTA
+    least = inversion.SMALLEST_DELTA if _sparse(counts, delta) else pld.SMALLEST_DELTA
     return delta >= least and all(m.sigma >= SMALLEST_MULTIPLIER for m in counts)
 
 
@@ -249,11 +257,10 @@ def _epsilon(items: frozenset[tuple[DpEvent, int]], delta: float, accountant: st
     if not _within_range(mechanisms, delta):
         return _epsilon(items, delta, _ALL_ORDERS)
     value = _pld_epsilon(mechanisms, delta)
-    rounding = 0.0 if _sparse(mechanisms) else pld.rounding(sum(mechanisms.values()))
-    # The RDP of fixed-size sampling is slow and much looser, unless rounding outgrows delta. So is
-    # that of many multipliers at few small rates.
-    slow = relation == REPLACE or (_sparse(mechanisms) and _mixed(mechanisms))
-    if not slow or rounding > 0.01 * delta or value == math.inf:
+    # The RDP of fixed-size sampling is slow and much looser. So is that of many multipliers at few
+    # rates where no grid is used.
+    slow = relation == REPLACE or (_sparse(mechanisms, delta) and _mixed(mechanisms))
+    if not slow or value == math.inf:
         value = min(value, _renyi_epsilon(mechanisms, delta))
     return value
 
@@ -263,7 +270,8 @@ def epsilon_of(counts: Mapping[DpEvent, int], delta: float, accountant: str = "p
 
     Guarantee: an upper bound under every accountant. "pld" takes the RDP bound where losses leave
     the range of the grid and, for Poisson sampling, where it is lower; of more than four
-    multipliers at up to four rates, one of them below 0.002, it is not asked for.
+    multipliers at up to four rates, where no grid is used, it is not asked for. There is no grid if
+    a rate is below 0.002, or rounding on it may be more than a hundredth of delta.
 
     Edge cases: an empty tally costs 0; a multiplier of 0 costs infinity, and so does one whose
     cost exceeds every number; events of two neighbouring relations together are refused, and

@@ -63,7 +63,10 @@ _SMALL = 1e-3
 # Tilts that are looked at, in halvings and doublings of the one that fits a Gaussian.
 _TILTS = 2.0 ** (np.arange(-56, 81) / 4)
 _LARGEST_TILT, _LARGEST_CUMULANT = 1e100, 1e15
-_BLOCK = 64
+# Frequencies in a block and in a part of it; up to how many columns are turned for many blocks at
+# once, and how many numbers that may make.
+_BLOCK, _INNER = 64, 8
+_FEW_ROWS, _MOST_TOGETHER = 8, 1 << 17
 # The most frequencies and multiplications in one inversion; beyond, it is done less closely.
 _MOST_FREQUENCIES, _MOST_WORK = 1 << 16, 2e9
 # What rounding may change of each term, as a fraction of it: at least, and for each radian of the
@@ -304,18 +307,46 @@ class _Composition:
         return _Line(total, logarithms, angle)
 
 
+def _turned(one: tuple[Vector, Vector], other: tuple[Vector, Vector]) -> tuple[Vector, Vector]:
+    """Return z w - 1 of numbers that are given as z - 1 and w - 1, without cancellation."""
+    (a, b), (c, d) = one, other
+    return c * (1 + a) - d * b + a, d * (1 + a) + c * b + b
+
+
 def _averages(values: Vector, weights: Vector, spacing: float, count: int) -> Complex:
-    """Return the weighted averages of e^(i t loss) - 1 at the multiples of a spacing."""
-    found = np.empty((count + 1, len(weights)), dtype=np.complex128)
+    """Return the weighted averages of e^(i t loss) - 1 at the multiples of a spacing.
+
+    Sines are taken at few frequencies: those of a block are products of two, and those of other
+    blocks are that block's, turned.
+    """
+    rows = len(weights)
+    found = np.empty((-(-(count + 1) // _BLOCK), _BLOCK, rows), dtype=np.complex128)
     columns = np.ascontiguousarray(weights.T)
-    real, imaginary = _less_one(np.outer(np.arange(_BLOCK) * spacing, values))
-    for start in range(0, count + 1, _BLOCK):
-        a, b = _less_one(start * spacing * values)
-        rows = slice(start, min(start + _BLOCK, count + 1))
-        few = slice(0, rows.stop - start)
-        found.real[rows] = (real[few] * (1 + a) - imaginary[few] * b + a) @ columns
-        found.imag[rows] = (imaginary[few] * (1 + a) + real[few] * b + b) @ columns
-    return found
+    small = np.outer(np.arange(_INNER) * spacing, values)
+    large = np.outer(np.arange(0, _BLOCK, _INNER) * spacing, values)[:, None]
+    first = _turned(_less_one(large), _less_one(small))
+    real, imaginary = (each.reshape(_BLOCK, -1) for each in first)
+    # of few columns, these are turned instead, for many blocks at once
+    few = rows <= _FEW_ROWS
+    together = max(1, _MOST_TOGETHER // columns.size) if few else 1
+    for start in range(0, len(found), together):
+        here = found[start : start + together]
+        turns = _BLOCK * spacing * np.arange(start, start + len(here))
+        a, b = _less_one(np.outer(turns, values))
+        if not few:
+            both = _turned((a, b), (real, imaginary))
+            here.real[0], here.imag[0] = (each @ columns for each in both)
+            continue
+        shape = (_BLOCK, len(here), rows)
+        cosines, sines = (
+            (each.T[:, :, None] * columns[:, None, :]).reshape(len(values), -1)
+            for each in (1 + a, b)
+        )
+        change = (real @ cosines - imaginary @ sines).reshape(shape) + a @ columns
+        here.real = change.transpose(1, 0, 2)
+        change = (imaginary @ cosines + real @ sines).reshape(shape) + b @ columns
+        here.imag = change.transpose(1, 0, 2)
+    return found.reshape(-1, rows)[: count + 1]
 
 
 @dataclass(frozen=True)
@@ -374,7 +405,8 @@ class _Inversion:
         right = np.where(gaps > 0, needed, np.inf).min(axis=1)
         left = np.where(gaps < 0, needed, np.inf).min(axis=1)
         left = np.minimum(left, -math.log(_SLACK * self._delta) / s)
-        widths = np.maximum(np.maximum(right, left), 0.0)
+        widths = np.maximum(right, left)
+        widths = np.where(widths > 0, widths, 1 / s)  # any will do
         lasts = np.sqrt(2 * np.maximum(excess - math.log(_SLACK) - np.log(s), 4.0) / variance)
         counts = widths * lasts / (2 * math.pi)
         best = int(np.argmin(counts))

@@ -259,6 +259,7 @@ def _logarithm(function: Transform) -> Transform:
     return logs
 
 
+@_Kept
 def _transform(mechanism: Mechanism, interval: float, direction: int, size: int) -> Transform:
     """Return a loss's characteristic function at the multiples of 2 pi / size."""
     grid = _loss_grids(mechanism, interval)[direction]

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from dp_accounting import DpEvent
 
 from privada.accounting import epsilon_of, events, rdp
-from privada.accounting.calibration import Numbers, least_noise, plan
+from privada.accounting.calibration import Numbers, estimate, least_noise, plan
 from privada.accounting.repetition import checked_mean, liu_talwar, repeated
 from privada.core import formatting
 from privada.core.errors import ArgumentError
@@ -200,7 +200,16 @@ def noise_multiplier(
             )
             return cost_of(tally, candidates, delta, way)
 
-        return least_noise(cost, epsilon, f"epsilon {epsilon:g} at delta {delta:g} by {way}")
+        about = None
+        if way == "compose-pld":  # the others are as fast as the estimate
+            about = estimate(
+                sampling_rate=sampling_rate,
+                steps=math.ceil(checked_mean(candidates)) * steps,
+                delta=delta,
+                sampling=sampling,
+            )
+        wanted = f"epsilon {epsilon:g} at delta {delta:g} by {way}"
+        return least_noise(cost, epsilon, wanted, about)
 
     if how != "cheapest":
         return least(how)
