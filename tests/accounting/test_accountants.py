@@ -145,7 +145,7 @@ def test_thousands_of_fixed_size_multipliers_are_grouped_and_rounded_down(accoun
     )
     assert middle < found < least
     if accountant != "pld":
-        ungrouped = rdp.total(plan, events.REPLACE)
+        ungrouped = events.total_divergence(plan, events.REPLACE)
         convert = rdp.to_epsilon if accountant == "rdp" else rdp.moments_epsilon
         exact = convert(ungrouped, 1e-5)
         assert exact <= found <= exact * 1.005

@@ -19,19 +19,19 @@ ONE = events.ADD_OR_REMOVE
 
 
 def curve(items):
-    return rdp.total(dict(items), ONE)
+    return events.total_divergence(dict(items), ONE)
 
 
 def test_the_dearest_part_counts_at_each_order():
-    found = rdp.total({Parallel((TRAIN, SCORE)): 1}, ONE)
+    found = events.total_divergence({Parallel((TRAIN, SCORE)): 1}, ONE)
     np.testing.assert_array_equal(found, np.maximum(curve(TRAIN), curve(SCORE)))
     wide = items_of({events.gaussian(1.0): 1})
-    crossing = rdp.total({Parallel((TRAIN, wide)): 3}, ONE)
+    crossing = events.total_divergence({Parallel((TRAIN, wide)): 3}, ONE)
     np.testing.assert_allclose(crossing, 3 * np.maximum(curve(TRAIN), curve(wide)))
 
 
 def test_a_selection_costs_what_repeating_its_dearest_candidate_does():
-    found = rdp.total({SEARCH: 1}, ONE)
+    found = events.total_divergence({SEARCH: 1}, ONE)
     np.testing.assert_array_equal(found, repeated(np.maximum(curve(RUN), curve(CHEAP)), 10.0, 1.0))
     alone = Selected((CHEAP,), 10.0, 1.0)
     assert epsilon_of({alone: 1}, 1e-6) < epsilon_of({SEARCH: 1}, 1e-6)
@@ -53,13 +53,13 @@ def test_selections_add_up_with_everything_else():
     step = events.poisson(0.01, 2.0)
     both = epsilon_of({SEARCH: 1, step: 500}, 1e-6)
     assert both > max(epsilon_of({SEARCH: 1}, 1e-6), epsilon_of({step: 500}, 1e-6))
-    assert both == rdp.to_epsilon(rdp.total({SEARCH: 1, step: 500}, ONE), 1e-6)
+    assert both == rdp.to_epsilon(events.total_divergence({SEARCH: 1, step: 500}, ONE), 1e-6)
     assert epsilon_of({SEARCH: 2}, 1e-6) > epsilon_of({SEARCH: 1}, 1e-6)
 
 
 def test_many_multipliers_beside_a_selection_are_grouped_and_cost_no_less():
     steps = {events.poisson(0.01, 2 + i / 1000): 1 for i in range(3000)}
-    exact = rdp.to_epsilon(rdp.total({SEARCH: 1, **steps}, ONE), 1e-6)
+    exact = rdp.to_epsilon(events.total_divergence({SEARCH: 1, **steps}, ONE), 1e-6)
     grouped = epsilon_of({SEARCH: 1, **steps}, 1e-6)
     assert exact <= grouped <= 1.01 * exact
 
@@ -122,7 +122,9 @@ def test_parts_cost_what_the_dearest_costs_together_with_everything_else():
         found = epsilon_of({Parallel((TRAIN, WIDE)): 1, **STEPS}, delta)
         alone = [epsilon_of({**STEPS, **dict(part)}, delta) for part in (TRAIN, WIDE)]
         assert found == max(alone)
-        by_rdp = rdp.to_epsilon(rdp.total({Parallel((TRAIN, WIDE)): 1, **STEPS}, ONE), delta)
+        by_rdp = rdp.to_epsilon(
+            events.total_divergence({Parallel((TRAIN, WIDE)): 1, **STEPS}, ONE), delta
+        )
         assert found < by_rdp
 
 

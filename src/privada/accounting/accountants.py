@@ -11,7 +11,7 @@ from dp_accounting import DpEvent, get_epsilon_gaussian
 from scipy.special import ndtri
 
 from privada.accounting import events, inversion, pld, rdp
-from privada.accounting.events import REPLACE, Parallel, Tally
+from privada.accounting.events import REPLACE, GaussianRelease, Tally
 from privada.accounting.mixtures import SMALLEST_MULTIPLIER, Mechanism, parts_of
 from privada.accounting.orders import ORDERS, Vector
 from privada.core.errors import ArgumentError
@@ -49,7 +49,7 @@ def times(name: str, value: object, least: int = 1) -> int:
     return number
 
 
-def _mechanisms(counts: Mapping[DpEvent, int], relation: str) -> dict[Mechanism, int]:
+def _mechanisms(releases: Mapping[GaussianRelease, int], relation: str) -> dict[Mechanism, int]:
     """Return sampled Gaussians by rate and multiplier, all unsampled ones made into one.
 
     Gaussian releases on the same records compose exactly: their inverse variances add. Replacing
@@ -59,8 +59,8 @@ def _mechanisms(counts: Mapping[DpEvent, int], relation: str) -> dict[Mechanism,
     factor = 0.5 if replacing else 1.0
     found: Counter[Mechanism] = Counter()
     precision, unsampled = 0.0, False
-    for event, count in counts.items():
-        rate, sigma = events.sampling_rate(event), factor * events.multiplier(event)
+    for (rate, multiplier), count in releases.items():
+        sigma = factor * multiplier
         if rate < _NEARLY_ALL:
             found[Mechanism(rate, sigma, replacing)] += count
         else:
@@ -172,13 +172,26 @@ def _within_range(counts: Mapping[Mechanism, int], delta: float) -> bool:
     return delta >= least and all(m.sigma >= SMALLEST_MULTIPLIER for m in counts)
 
 
+def _releases(counts: Mapping[DpEvent, int]) -> tuple[Counter[GaussianRelease], Tally]:
+    """Return the Gaussian releases of a tally, and the other events."""
+    releases: Counter[GaussianRelease] = Counter()
+    others: Tally = Counter()
+    for event, count in counts.items():
+        release = events.release_of(event)
+        if release is None:
+            others[event] += count
+        else:
+            releases[release] += count
+    return releases, others
+
+
 def _rdp_total(counts: Mapping[DpEvent, int], relation: str) -> Vector:
     """Return the divergence of a tally, of many multipliers grouped."""
     if len(counts) <= _MOST_DISTINCT["rdp"]:
-        return rdp.total(counts, relation)
-    plain = {event: n for event, n in counts.items() if events.gaussian_only(event)}
-    total = rdp.total({e: n for e, n in counts.items() if e not in plain}, relation)
-    return total + _divergence(_grouped(_mechanisms(plain, relation), _MOST_DISTINCT["rdp"]))
+        return events.total_divergence(counts, relation)
+    releases, others = _releases(counts)
+    few = _grouped(_mechanisms(releases, relation), _MOST_DISTINCT["rdp"])
+    return events.total_divergence(others, relation) + _divergence(few)
 
 
 def _divergence(counts: Mapping[Mechanism, int]) -> Vector:
@@ -201,9 +214,10 @@ def _renyi_epsilon(counts: Mapping[Mechanism, int], delta: float) -> float:
 
 def _place(item: tuple[DpEvent, int]) -> tuple[float, float, str, int]:
     event, count = item
-    if not events.gaussian_only(event):
+    release = events.release_of(event)
+    if release is None:
         return 2.0, 0.0, events.encode(event), count
-    return events.sampling_rate(event), events.multiplier(event), "", count
+    return *release, "", count
 
 
 def _met_by_one(counts: Mapping[DpEvent, int]) -> list[Tally] | None:
@@ -212,12 +226,13 @@ def _met_by_one(counts: Mapping[DpEvent, int]) -> list[Tally] | None:
     A record is in one part of each division of the data, so whatever is charged for the others
     does not see it. None if there are too many ways, or none at all.
     """
-    divided = {event: n for event, n in counts.items() if isinstance(event, Parallel)}
-    ways = math.prod(math.comb(n + len(e.parts) - 1, n) for e, n in divided.items())
+    parts = {event: events.kind_of(event).alternatives(event) for event in counts}
+    divided = {event: counts[event] for event, each in parts.items() if each}
+    ways = math.prod(math.comb(n + len(parts[e]) - 1, n) for e, n in divided.items())
     if not divided or ways > _MOST_WAYS:
         return None
     whole = Counter({event: n for event, n in counts.items() if event not in divided})
-    choices = [combinations_with_replacement(event.parts, n) for event, n in divided.items()]
+    choices = [combinations_with_replacement(parts[event], n) for event, n in divided.items()]
     found = []
     for way in product(*choices):
         met = Counter(whole)
@@ -227,15 +242,33 @@ def _met_by_one(counts: Mapping[DpEvent, int]) -> list[Tally] | None:
     return found
 
 
+def _without_failures(counts: Tally, delta: float) -> tuple[Tally, float]:
+    """Return the events that cannot fail, and what the others leave of delta.
+
+    A query that fails with a probability p and else tells nothing is dominated by a loss that is
+    infinite with probability p and else 0. Composed with it, delta(epsilon) becomes
+    p + (1 - p) delta(epsilon), which is at most p + delta(epsilon).
+    """
+    failing = {event: events.kind_of(event).failure(event) for event in counts}
+    lost = math.fsum(n * failing[event] for event, n in counts.items())
+    if lost == 0:
+        return counts, delta
+    kept = Counter({event: n for event, n in counts.items() if not failing[event]})
+    return kept, math.nextafter(delta - lost * (1 + 1e-12), -1.0)
+
+
 @lru_cache(maxsize=4096)
 def _epsilon(items: frozenset[tuple[DpEvent, int]], delta: float, accountant: str) -> float:
     # in an order that does not depend on hashes, so that sums are the same in every process
-    counts = dict(sorted(items, key=_place))
+    counts: Tally = Counter(dict(sorted(items, key=_place)))
     relation = events.common_relation(counts)
-    gaussian = all(map(events.gaussian_only, counts))
-    if gaussian and any(events.multiplier(event) == 0 for event in counts):
+    counts, left = _without_failures(counts, delta)
+    if left < delta:
+        return _epsilon(frozenset(counts.items()), left, accountant) if left > 0 else math.inf
+    releases, others = _releases(counts)
+    if not others and any(release.noise_multiplier == 0 for release in releases):
         return math.inf
-    if accountant == "pld" and not gaussian:
+    if accountant == "pld" and others:
         met = _met_by_one(counts)
         if met is not None:
             return max(epsilon_of(tally, delta) for tally in met)
@@ -246,7 +279,19 @@ def _epsilon(items: frozenset[tuple[DpEvent, int]], delta: float, accountant: st
         return rdp.to_epsilon(_rdp_total(counts, relation), delta, common=True)
     if accountant == _ALL_ORDERS:
         return rdp.to_epsilon(_rdp_total(counts, relation), delta)
-    mechanisms = _mechanisms(counts, relation)
+    return _gaussian_releases_epsilon(releases, relation, delta, items)
+
+
+def _gaussian_releases_epsilon(
+    releases: Counter[GaussianRelease],
+    relation: str,
+    delta: float,
+    items: frozenset[tuple[DpEvent, int]],
+) -> float:
+    """Return the epsilon of Gaussian releases by their loss distributions, or by divergences."""
+    mechanisms = _mechanisms(releases, relation)
+    if not mechanisms:
+        return 0.0
     if any(m.sigma == 0 for m in mechanisms):
         return math.inf
     if all(m.rate == 1 for m in mechanisms):
@@ -274,8 +319,9 @@ def epsilon_of(counts: Mapping[DpEvent, int], delta: float, accountant: str = "p
     a rate is below 0.002, or rounding on it may be more than a hundredth of delta.
 
     Edge cases: an empty tally costs 0; a multiplier of 0 costs infinity, and so does one whose
-    cost exceeds every number; events of two neighbouring relations together are refused, and
-    counts beyond 2**53. The result depends on the tally, delta and accountant alone.
+    cost exceeds every number, and failures as probable as delta; events of two neighbouring
+    relations together are refused, and counts beyond 2**53. The result depends on the tally, delta
+    and accountant alone.
 
     Example:
         >>> from privada.accounting import events

@@ -7,17 +7,12 @@ a second for fifty multipliers of the one, or for five of the other.
 """
 
 import math
-from collections.abc import Mapping
 from functools import lru_cache
 
 import numpy as np
-from dp_accounting import DpEvent, GaussianDpEvent, PoissonSampledDpEvent
-from dp_accounting import SampledWithoutReplacementDpEvent as FixedSizeEvent
 from scipy.special import gammaln, logsumexp
 
-from privada.accounting import events
 from privada.accounting.orders import COMMON, ORDERS, WHOLE, Vector
-from privada.accounting.repetition import repeated
 
 # Below this rate the convexity gap that quadrature measures drowns in rounding, and the next
 # whole order, which has a sum without cancellation, bounds a fractional one from above.
@@ -161,40 +156,6 @@ def fixed_size_gaussian(rate: float, sigma: float) -> Vector:
     bound = np.asarray(np.interp(ORDERS, whole, cumulants) / (ORDERS - 1)) * (1 + _ROUNDING)
     bound.setflags(write=False)  # it is kept and shared
     return bound
-
-
-def divergence(event: DpEvent, relation: str) -> Vector:
-    """Return the Renyi divergence of one elementary event at `ORDERS`.
-
-    Replacing a record moves a clipped sum by 2C, so every multiplier counts half.
-    """
-    if isinstance(event, events.Parallel):
-        return _dearest(event.parts, relation)
-    if isinstance(event, events.Selected):
-        return repeated(_dearest(event.candidates, relation), event.mean, event.shape)
-    if isinstance(event, PoissonSampledDpEvent):
-        return sampled_gaussian(event.sampling_probability, event.event.noise_multiplier)
-    factor = 0.5 if relation == events.REPLACE else 1.0
-    if isinstance(event, GaussianDpEvent):
-        return sampled_gaussian(1.0, factor * event.noise_multiplier)
-    if isinstance(event, FixedSizeEvent):
-        return fixed_size_gaussian(
-            events.sampling_rate(event), factor * event.event.noise_multiplier
-        )
-    raise AssertionError(f"events.relation let {event!r} through")
-
-
-def _dearest(tallies: tuple[events.Items, ...], relation: str) -> Vector:
-    """Return, at each order, the divergence of the tally that has the largest there."""
-    return np.asarray(np.max([total(dict(tally), relation) for tally in tallies], axis=0))
-
-
-def total(counts: Mapping[DpEvent, int], relation: str) -> Vector:
-    """Return the divergence of everything in a tally."""
-    rdp = np.zeros_like(ORDERS)
-    for event, count in counts.items():
-        rdp += count * divergence(event, relation)
-    return rdp
 
 
 def to_epsilon(rdp: Vector, delta: float, common: bool = False) -> float:

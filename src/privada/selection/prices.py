@@ -87,7 +87,7 @@ def cost_of(
     candidates = checked_mean(candidates)
     if how == "compose-pld":
         return epsilon_of({event: n * math.ceil(candidates) for event, n in tally.items()}, delta)
-    one = rdp.total(tally, events.common_relation(tally))
+    one = events.total_divergence(tally, events.common_relation(tally))
     if how == "compose-rdp":
         everything = math.ceil(candidates) * one
         common = conversion == "tight"  # so that the figure compares with other libraries'

@@ -91,7 +91,7 @@ def _event(
 def _dearest(tallies: Sequence[Items]) -> Vector:
     kinds = dict.fromkeys(tallies)
     relation = events.common_relation(event for tally in kinds for event, _ in tally)
-    return np.asarray(np.max([rdp.total(dict(tally), relation) for tally in kinds], axis=0))
+    return events.largest_divergence(tuple(kinds), relation)
 
 
 def free_score_noise(tallies: Sequence[Items]) -> float:
@@ -100,7 +100,7 @@ def free_score_noise(tallies: Sequence[Items]) -> float:
     A record is trained on or scored, never both, so such scores add nothing to the price.
     """
     relation = events.common_relation(event for tally in tallies for event, _ in tally)
-    unit = rdp.total({events.gaussian(1.0): 1}, relation)
+    unit = events.total_divergence({events.gaussian(1.0): 1}, relation)
     with np.errstate(invalid="ignore", divide="ignore"):
         ratios = unit / _dearest(tallies)
     return float(np.sqrt(np.max(np.nan_to_num(ratios, nan=0.0)))) * (1 + 1e-9)
