@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from benchmarks.models import Case
+from privada.accounting import Ledger, events
 from privada.clipping import Batch, make_engine
 from privada.clipping.one_pass import OnePassEngine
 from privada.core.tensors import Parameters
@@ -54,11 +55,13 @@ def _privada(case: Case, general: bool) -> Step:
     engine = make_engine("one-pass", model, case.loss, parameters, next(batch.chunks(3)))
     scale = 0.5 + torch.rand(parameters.size) if general else None
     whitening, noise, size = Whitening(scale, None), GaussianNoise(), len(targets)
-    rule = sgd()
+    rule, event = sgd(), events.gaussian(NOISE)
+    paid = Ledger(None).charge({event: 10**6}, run="benchmark")
 
     def step() -> None:
         clipped = engine.clipped_sum(batch, whitening, CLIP)
-        move, _ = rule.update(noise.release(clipped, NOISE, size), {}, parameters, RATE)
+        release = noise.release(clipped, paid.use(event), size)
+        move, _ = rule.update(release, {}, parameters, RATE)
         parameters.add_(*move)
 
     return step

@@ -18,6 +18,7 @@ from sklearn.datasets import load_digits
 from torch import Tensor, nn
 
 import privada as pv
+from privada.accounting import events
 from privada.clipping import Batch, Clipping, ellipsoid, make_engine, threshold
 from privada.core.tensors import Parameters
 from privada.geometry import Whitening
@@ -735,7 +736,9 @@ def pagan() -> None:
         scale = shape.at(state, parameters)[0].on(parameters).scale
         assert scale is not None
         clip = float((gradients / scale).norm(dim=1).median())
-        release = pv.noise.GaussianNoise().release(replace(zero, sensitivity=clip), noise, 70)
+        event = events.gaussian(noise)
+        receipt = pv.Ledger(None).charge({event: 1}, run="picture").use(event)
+        release = pv.noise.GaussianNoise().release(replace(zero, sensitivity=clip), receipt, 70)
         std = release.restored(scale, None).gradient_std
         assert isinstance(std, Tensor)
         marks.append(Mark(f"noise: {name}", xs, std.tolist(), "line", colour))

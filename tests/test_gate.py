@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 import privada as pv
 from privada import data
 from privada import gate as gate_module
-from privada.accounting import Budget, Ledger, Receipt, epsilon_of, events
+from privada.accounting import Budget, Ledger, Reservation, epsilon_of, events
 from privada.clipping import Batch
 from privada.core.errors import ArgumentError, BudgetExceeded, LedgerError
 from privada.core.randomness import Bits, SecureBits
@@ -284,7 +284,7 @@ def test_what_was_used_is_not_given_back_by_any_name(path: Path) -> None:
     ask(gate, plan, 20)
     gate.settle()
     used = ledger.totals()
-    with pytest.raises(ArgumentError, match="receipt"):
+    with pytest.raises(ArgumentError, match="reservation"):
         ledger.refund(used)  # type: ignore[arg-type]
     gate.settle()
     assert ledger.totals() == used == Counter({EVENT: 20})
@@ -327,7 +327,7 @@ def test_blocks_grow_when_commits_are_slow_and_shrink_when_they_are_not(
     ledger, plan = Ledger(None), Plan(10_000)
     true, cost = ledger.charge, [0.01]
 
-    def slow(*given: Any, **named: Any) -> Receipt:
+    def slow(*given: Any, **named: Any) -> Reservation:
         clock[0] += cost[0]
         return true(*given, **named)
 
@@ -387,15 +387,15 @@ def test_settling_in_the_middle_of_a_charge_is_left_for_later(
     gate = make_gate(ledger, plan, 8)
     true = ledger.charge
 
-    def charge(*given: Any, **named: Any) -> Receipt:
+    def charge(*given: Any, **named: Any) -> Reservation:
         if when == "before":
             gate.settle()
-        receipt = true(*given, **named)
+        reservation = true(*given, **named)
         if when == "after":
             gate.settle()
             with pytest.raises(LedgerError, match="do it after the step"):
                 ask(gate)  # a release is refused, though
-        return receipt
+        return reservation
 
     monkeypatch.setattr(ledger, "charge", charge)
     ask(gate, plan)

@@ -16,13 +16,14 @@ from dp_accounting import DpEvent
 from torch import Tensor
 
 from privada import data
-from privada.accounting import Budget, Ledger, Receipt, events
+from privada.accounting import Budget, Ledger, Reservation, events
 from privada.accounting.storage import Busy
 from privada.clipping import Batch, Clipping, Engine
 from privada.clipping.clips import THRESHOLD, checked
 from privada.clipping.squares import squared_sum
 from privada.core.errors import BudgetExceeded, LedgerError
 from privada.core.randomness import Bits
+from privada.core.receipts import Receipt
 from privada.core.silence import pass_on_signals, silenced
 from privada.core.state import HeldState
 from privada.core.tensors import Parameters
@@ -119,7 +120,7 @@ class Gate:
 
     def _disown(self) -> None:
         """Own no reserved charges: what a copy of this gate holds is not its to use."""
-        self._receipts: list[Receipt] = []
+        self._reservations: list[Reservation] = []
         self._lock = threading.RLock()
         self._busy = False
         self._block, self._last_commit = 1, 0.0
@@ -127,7 +128,7 @@ class Gate:
 
     def __getstate__(self) -> dict[str, Any]:
         state = self.__dict__.copy()
-        del state["_receipts"], state["_lock"]
+        del state["_reservations"], state["_lock"]
         return state
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -158,25 +159,25 @@ class Gate:
                     "it is the parent's. Nothing was released here; ask again."
                 )
 
-    def _pay(self, event: DpEvent) -> None:
+    def _pay(self, event: DpEvent) -> Receipt:
         """Use up one reserved charge of `event`, reserving a block of them first if need be."""
         with self._account():
-            held = next((each for each in self._receipts if each.covers(event)), None)
-            (held or self._reserve(event)).use(event)
+            held = next((each for each in self._reservations if each.covers(event)), None)
+            return (held or self._reserve(event)).use(event)
 
-    def _reserve(self, event: DpEvent) -> Receipt:
+    def _reserve(self, event: DpEvent) -> Reservation:
         started = time.perf_counter()
-        receipt = self._charge_block(event)
+        reservation = self._charge_block(event)
         now = time.perf_counter()
-        self._receipts = [each for each in self._receipts if each.unused] + [receipt]
+        self._reservations = [each for each in self._reservations if each.unused] + [reservation]
         if self._last_commit and now - started > _SHARE_OF_TIME * (now - self._last_commit):
             self._block = min(_LARGEST_BLOCK, 2 * self._block)
         elif now - started < _SHARE_OF_TIME / 4 * (now - self._last_commit):
             self._block = max(1, self._block // 2)
         self._last_commit = now
-        return receipt
+        return reservation
 
-    def _charge_block(self, event: DpEvent) -> Receipt:
+    def _charge_block(self, event: DpEvent) -> Reservation:
         """Charge the next block of the plan, or as much of it as the budget still allows."""
         upcoming = self._upcoming or (lambda count: {event: 1})
         size = self._block
@@ -204,8 +205,8 @@ class Gate:
         not used stays reserved, for the queries to come or for the next time.
         """
         with suppress(Busy), self._account():
-            receipts, self._receipts = self._receipts, []
-            for each in receipts:
+            reservations, self._reservations = self._reservations, []
+            for each in reservations:
                 self._ledger.refund(each)
 
     # ------------------------------------------------------------------ asking
@@ -221,11 +222,12 @@ class Gate:
         self._queries += 1
         if self._look_again is not None and self._queries in _LOOKS:
             self._look_again(self._queries)  # before the charge
-        self._pay(self._sampler.event(positive("noise_multiplier", noise_multiplier)))
+        event = self._sampler.event(positive("noise_multiplier", noise_multiplier))
+        receipt = self._pay(event)
         indices = self._sampler.draw(self._sampling_bits)
         groups = self._clipping.deal(indices.size, self._batch_size, self._sampling_bits)
         clipped = self._clipped(indices, groups, whitening)
-        release = self._noise.release(clipped, noise_multiplier, self._terms)
+        release = self._noise.release(clipped, receipt, self._terms)
         return geometry.restore(release, whitening)
 
     def squares(self, bound: float, noise_multiplier: float, population: float) -> Release:
@@ -239,10 +241,10 @@ class Gate:
             LedgerError: before any record is read.
         """
         positive("bound", bound)
-        self._pay(events.gaussian(positive("noise_multiplier", noise_multiplier)))
+        receipt = self._pay(events.gaussian(positive("noise_multiplier", noise_multiplier)))
         with self._looking() as streams:
             total = squared_sum(self._parameters, self._all_rows(streams), bound)
-        return self._noise.release(total, noise_multiplier, positive("population", population))
+        return self._noise.release(total, receipt, positive("population", population))
 
     @contextmanager
     def _looking(self) -> Iterator[HiddenStreams]:

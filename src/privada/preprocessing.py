@@ -326,10 +326,11 @@ class PrivateImputer(OneToOneFeatureMixin, _Charging):  # type: ignore[misc]
                 epsilon=budget.epsilon, delta=budget.delta, sampling_rate=1.0, steps=1
             )
             noise = GaussianNoise(make_bits(self.seed, "medians"))
-            ledger.charge({events.gaussian(sigma): 1}, run=run, purpose="statistics")
+            event = events.gaussian(sigma)
+            receipt = ledger.charge({event: 1}, run=run, purpose="statistics").use(event)
             places = (mapped(values, low, high) + 1) / 2 * _BINS
             bins = np.where(np.isnan(places), -1, np.minimum(places, _BINS - 1)).astype(np.int64)
-            release = noise.release(histogram_sum(list(bins.T), _BINS), sigma, 1)
+            release = noise.release(histogram_sum(list(bins.T), _BINS), receipt, 1)
         counts = release.value.numpy().reshape(features, _BINS)
         self.statistics_ = low + (high - low) * _medians(counts, release.noise_std)
         return self

@@ -280,7 +280,8 @@ class Scorer:
             LedgerError: before any record is read.
         """
         event = events.gaussian(positive("noise_multiplier", noise_multiplier))
-        self._ledger.charge({event: 1}, run=self._run, purpose="validation")
+        reservation = self._ledger.charge({event: 1}, run=self._run, purpose="validation")
+        receipt = reservation.use(event)
         device = next(model.parameters()).device
         before = model.training
         model.eval()
@@ -291,7 +292,7 @@ class Scorer:
                 total = bounded_sum(self._merits(model, streams), self._score.span, device)
         finally:
             model.train(before)
-        release = self._noise.release(total, noise_multiplier, self._population)
+        release = self._noise.release(total, receipt, self._population)
         merit = float(release.gradient[0])
         return NoisyScore(self._score.from_merit(merit), release.noise_std / self._population)
 

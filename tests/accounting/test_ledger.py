@@ -31,7 +31,7 @@ from dp_accounting import (
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from privada.accounting import Budget, Ledger, Receipt, epsilon_of, events, storage
+from privada.accounting import Budget, Ledger, Reservation, epsilon_of, events, storage
 from privada.accounting import ledger as ledger_module
 from privada.accounting.ledger import Prepaid
 from privada.core.errors import ArgumentError, BudgetExceeded, EventError, LedgerError, PrivadaError
@@ -137,9 +137,9 @@ def test_any_name_is_kept_or_refused_and_the_ledger_stays_whole(path: Path, name
     try:
         ledger.charge({GAUSSIAN: 1}, run=name)
         charges += 1
-        receipt = ledger.charge({GAUSSIAN: 1}, run=name)
+        reservation = ledger.charge({GAUSSIAN: 1}, run=name)
         charges += 1
-        ledger.refund(receipt)
+        ledger.refund(reservation)
         charges -= 1
     except PrivadaError:
         pass
@@ -276,12 +276,12 @@ def test_no_noise_costs_more_than_any_budget(path: Path) -> None:
 @pytest.mark.parametrize("wrong", [-1, 1.5, True, "1", None])
 def test_a_count_that_is_not_one_is_refused(path: Path, wrong: Any) -> None:
     ledger = Ledger(path, BUDGET)
-    receipt = ledger.charge({GAUSSIAN: 5}, run="a")
+    reservation = ledger.charge({GAUSSIAN: 5}, run="a")
     with pytest.raises(ArgumentError, match="count"):
         ledger.charge({GAUSSIAN: wrong}, run="a")
     with pytest.raises(ArgumentError, match="count"):
-        receipt.use(GAUSSIAN, wrong)
-    assert receipt.unused == {GAUSSIAN: 5}
+        reservation.use(GAUSSIAN, wrong)
+    assert reservation.unused == {GAUSSIAN: 5}
     assert count(Ledger(path)) == 5
 
 
@@ -316,125 +316,125 @@ def test_two_neighbouring_relations_do_not_mix(
 
 def test_a_refund_gives_back_what_was_not_used_and_no_more(path: Path) -> None:
     ledger = Ledger(path, BUDGET)
-    receipt = ledger.charge({GAUSSIAN: 5, POISSON: 5}, run="a")
+    reservation = ledger.charge({GAUSSIAN: 5, POISSON: 5}, run="a")
     ledger.charge({GAUSSIAN: 5}, run="b")
-    receipt.use(GAUSSIAN, 3)
+    reservation.use(GAUSSIAN, 3)
     for event, number in ((GAUSSIAN, 3), (POISSON, 6), (events.gaussian(21.0), 1)):
         with pytest.raises(LedgerError, match="Charge the ledger first"):
-            receipt.use(event, number)
-    ledger.refund(receipt)
+            reservation.use(event, number)
+    ledger.refund(reservation)
     assert Ledger(path).totals() == ledger.totals() == Counter({GAUSSIAN: 8})
     assert {(each.run, each.count) for each in ledger.charges()} == {("a", 3), ("b", 5)}
     whole = content(path)
-    for act in (lambda: ledger.refund(receipt), lambda: receipt.use(GAUSSIAN)):
+    for act in (lambda: ledger.refund(reservation), lambda: reservation.use(GAUSSIAN)):
         with pytest.raises(LedgerError, match="it was returned"):
             act()
-    assert not receipt.covers(GAUSSIAN)
+    assert not reservation.covers(GAUSSIAN)
     assert content(path) == whole
 
 
-@pytest.mark.parametrize("wrong", [{GAUSSIAN: 1}, None, GAUSSIAN, 3, "receipt"])
-def test_nothing_but_a_receipt_is_refunded(path: Path, wrong: Any) -> None:
+@pytest.mark.parametrize("wrong", [{GAUSSIAN: 1}, None, GAUSSIAN, 3, "reservation"])
+def test_nothing_but_a_reservation_is_refunded(path: Path, wrong: Any) -> None:
     """Four full runs fitted a budget of one, each charge taken back after its run."""
     ledger = Ledger(path, BUDGET)
     ledger.charge({GAUSSIAN: 5}, run="a")
     whole = content(path)
-    with pytest.raises(ArgumentError, match="Expected receipt to be what"):
+    with pytest.raises(ArgumentError, match="Expected reservation to be what"):
         ledger.refund(wrong)
     with pytest.raises(TypeError):
         ledger.refund({GAUSSIAN: 1}, run="a")  # type: ignore[call-arg,arg-type]
     assert content(path) == whole
 
 
-def test_a_receipt_is_of_one_ledger_and_cannot_be_made_or_copied(path: Path) -> None:
+def test_a_reservation_is_of_one_ledger_and_cannot_be_made_or_copied(path: Path) -> None:
     ledger, other = Ledger(path, BUDGET), Ledger(path)
-    receipt = ledger.charge({GAUSSIAN: 5}, run="a")
+    reservation = ledger.charge({GAUSSIAN: 5}, run="a")
     for act in (
-        lambda: copy.copy(receipt),
-        lambda: copy.deepcopy(receipt),
-        lambda: pickle.dumps(receipt),
-        lambda: Receipt(None, ledger, "a", "training", Counter({GAUSSIAN: 5})),
+        lambda: copy.copy(reservation),
+        lambda: copy.deepcopy(reservation),
+        lambda: pickle.dumps(reservation),
+        lambda: Reservation(None, ledger, "a", "training", Counter({GAUSSIAN: 5})),
     ):
-        with pytest.raises(LedgerError, match="receipt"):
+        with pytest.raises(LedgerError, match="reservation"):
             act()
     with pytest.raises(LedgerError, match="another ledger gave it"):
-        other.refund(receipt)
+        other.refund(reservation)
     assert count(ledger) == 5
-    ledger.refund(receipt)
+    ledger.refund(reservation)
     assert count(Ledger(path)) == 0
 
 
-def test_a_fork_can_neither_use_nor_return_a_receipt(path: Path) -> None:
+def test_a_fork_can_neither_use_nor_return_a_reservation(path: Path) -> None:
     ledger = Ledger(path, BUDGET)
-    receipt = ledger.charge({GAUSSIAN: 5}, run="a")
+    reservation = ledger.charge({GAUSSIAN: 5}, run="a")
 
     def child() -> None:
-        for act in (lambda: receipt.use(GAUSSIAN), lambda: ledger.refund(receipt)):
+        for act in (lambda: reservation.use(GAUSSIAN), lambda: ledger.refund(reservation)):
             with pytest.raises(LedgerError, match="forked process"):
                 act()
 
     assert in_fork(child) == 0
-    receipt.use(GAUSSIAN)
-    ledger.refund(receipt)
+    reservation.use(GAUSSIAN)
+    ledger.refund(reservation)
     assert count(Ledger(path)) == 1
 
 
-def test_threads_use_a_receipt_no_more_often_than_it_pays_for() -> None:
+def test_threads_use_a_reservation_no_more_often_than_it_pays_for() -> None:
     ledger = Ledger(None)
-    receipt = ledger.charge({GAUSSIAN: 500}, run="a")
+    reservation = ledger.charge({GAUSSIAN: 500}, run="a")
     used: list[int] = []
 
     def work(_: int) -> None:
         done = 0
         with contextlib.suppress(LedgerError):
             while True:
-                receipt.use(GAUSSIAN)
+                reservation.use(GAUSSIAN)
                 done += 1
                 if done == 40:
-                    ledger.refund(receipt)
+                    ledger.refund(reservation)
         used.append(done)
 
     together(work)
     assert sum(used) == ledger.totals()[GAUSSIAN] < 500
 
 
-def test_a_signal_handler_that_returns_a_receipt_ends_its_use(path: Path) -> None:
+def test_a_signal_handler_that_returns_a_reservation_ends_its_use(path: Path) -> None:
     """In the middle of a use, after the count was looked at."""
     ledger = Ledger(path, BUDGET)
-    receipt = ledger.charge({GAUSSIAN: 5}, run="a")
+    reservation = ledger.charge({GAUSSIAN: 5}, run="a")
 
     class Interrupted(Counter[DpEvent]):
         def __setitem__(self, event: DpEvent, number: int) -> None:
-            ledger.refund(receipt)
+            ledger.refund(reservation)
             super().__setitem__(event, number)
 
-    receipt._unused = Interrupted({})
-    dict.__setitem__(receipt._unused, GAUSSIAN, 5)
+    reservation._unused = Interrupted({})
+    dict.__setitem__(reservation._unused, GAUSSIAN, 5)
     with pytest.raises(LedgerError, match="it was returned"):
-        receipt.use(GAUSSIAN)
+        reservation.use(GAUSSIAN)
     assert count(Ledger(path)) == 0
 
 
-def test_a_signal_handler_cannot_use_a_receipt_in_the_middle_of_its_use() -> None:
+def test_a_signal_handler_cannot_use_a_reservation_in_the_middle_of_its_use() -> None:
     """After the count was looked at: both would find the last one."""
     ledger = Ledger(None, BUDGET)
-    receipt = ledger.charge({GAUSSIAN: 1}, run="a")
+    reservation = ledger.charge({GAUSSIAN: 1}, run="a")
     used = []
 
     class Interrupted(Counter[DpEvent]):
         def __setitem__(self, event: DpEvent, number: int) -> None:
             with contextlib.suppress(LedgerError):
-                receipt.use(GAUSSIAN)
+                reservation.use(GAUSSIAN)
                 used.append("by the handler")
             super().__setitem__(event, number)
 
-    receipt._unused = Interrupted({})
-    dict.__setitem__(receipt._unused, GAUSSIAN, 1)
-    receipt.use(GAUSSIAN)
+    reservation._unused = Interrupted({})
+    dict.__setitem__(reservation._unused, GAUSSIAN, 1)
+    reservation.use(GAUSSIAN)
     assert not used
-    assert not receipt.unused
+    assert not reservation.unused
     with pytest.raises(LedgerError, match="0 of it left"):
-        receipt.use(GAUSSIAN)
+        reservation.use(GAUSSIAN)
 
 
 def test_threads_charge_an_allowance_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -475,7 +475,7 @@ def test_what_could_not_be_given_back_stays_charged_and_is_not_used(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ledger = Ledger(path, BUDGET)
-    receipt = ledger.charge({GAUSSIAN: 5}, run="a")
+    reservation = ledger.charge({GAUSSIAN: 5}, run="a")
 
     def fail(*_: Any) -> None:
         raise sqlite3.OperationalError("database or disk is full")
@@ -483,9 +483,9 @@ def test_what_could_not_be_given_back_stays_charged_and_is_not_used(
     with monkeypatch.context() as patch:
         patch.setattr(ledger._storage, "add", fail)
         with pytest.raises(LedgerError, match="full"):
-            ledger.refund(receipt)
+            ledger.refund(reservation)
     with pytest.raises(LedgerError, match="it was returned"):
-        receipt.use(GAUSSIAN)
+        reservation.use(GAUSSIAN)
     assert count(ledger) == count(Ledger(path)) == 5
 
 
@@ -569,13 +569,13 @@ def test_all_purposes_and_all_processes_count_against_a_runs_own_budget(path: Pa
     one, other, most = Ledger(path), Ledger(path), own_most()
     one.charge({SMALL: most - 5}, run="a", purpose="statistics", limit=OWN)
     one.charge({SMALL: 1}, run="a", limit=OWN, plan={SMALL: 5})
-    receipt = other.charge({SMALL: 3}, run="a", purpose="tuning", limit=OWN)
-    receipt.use(SMALL, 2)
+    reservation = other.charge({SMALL: 3}, run="a", purpose="tuning", limit=OWN)
+    reservation.use(SMALL, 2)
     one.charge({SMALL: 1}, run="a", limit=OWN, plan={SMALL: 5})
     for ledger in (one, other, Ledger(path)):
         with pytest.raises(BudgetExceeded):
             ledger.charge({SMALL: 1}, run="a", limit=OWN)
-    other.refund(receipt)
+    other.refund(reservation)
     one.charge({SMALL: 1}, run="a", limit=OWN)
     with pytest.raises(BudgetExceeded):
         other.charge({SMALL: 1}, run="a", limit=OWN)
@@ -612,14 +612,14 @@ def test_what_fits_is_computed_once_whoever_else_charges(
         return epsilon_of(totals, delta)
 
     monkeypatch.setattr(ledger_module, "epsilon_of", counted)
-    receipts = [
+    reservations = [
         ledger.charge({SMALL: 1}, run="a", plan={SMALL: left}, limit=OWN)
         for left in range(20, 0, -1)
     ]
     assert asked == [({SMALL: 20}, BUDGET.delta), ({SMALL: 20}, OWN.delta)]
     asked.clear()
-    for receipt in receipts[10:]:
-        ledger.refund(receipt)
+    for reservation in reservations[10:]:
+        ledger.refund(reservation)
     other.charge({SMALL: 5}, run="b")
     asked.clear()
     ledger.charge({SMALL: 5}, run="a", limit=OWN)
@@ -645,19 +645,19 @@ def test_charges_in_any_order_keep_each_runs_own_budget(
 ) -> None:
     path = tmp_path_factory.mktemp("own") / "patients.ledger"
     ledgers, most, held = [Ledger(path, Budget(0.7, 1e-6)), Ledger(path)], own_most(), [0, 0]
-    receipts: dict[tuple[int, int], list[Receipt]] = {}
+    reservations: dict[tuple[int, int], list[Reservation]] = {}
     all_most = ledgers[0].affordable(SMALL, 10_000)
     assert most < all_most < 2 * most
     for who, run, number, plan in done:
         ledger, name = ledgers[who], f"run {run}"
-        mine = receipts.setdefault((who, run), [])
+        mine = reservations.setdefault((who, run), [])
         if number < 0:
             if mine:
-                receipt = mine.pop()
-                left = receipt.unused[SMALL]
+                reservation = mine.pop()
+                left = reservation.unused[SMALL]
                 if used := max(0, left + number):
-                    receipt.use(SMALL, used)
-                ledger.refund(receipt)
+                    reservation.use(SMALL, used)
+                ledger.refund(reservation)
                 held[run] -= left - used
             continue
         fits = held[run] + number <= most and sum(held) + number <= all_most
@@ -742,24 +742,24 @@ def check_operations(
     """Do the operations on two ledgers of one file beside a model of them."""
     with two_ledgers(empty) as ledgers:
         own = [Counter[DpEvent](), Counter[DpEvent]()]
-        receipts: list[list[Receipt]] = [[], []]
+        reservations: list[list[Reservation]] = [[], []]
         for operation in done:
             ledger, mine = ledgers[operation.who], own[operation.who]
             counts = Counter({kinds[i]: n for i, n in operation.counts.items() if n})
             plan: Any = operation.plan and {kinds[i]: n for i, n in operation.plan.items()}
             run = f"run {operation.who}"
             if operation.kind == "refund":
-                if receipts[operation.who]:
-                    receipt = receipts[operation.who].pop()
-                    for event, n in (receipt.unused & counts).items():
-                        receipt.use(event, n)
-                    mine.subtract(receipt.unused)
-                    ledger.refund(receipt)
+                if reservations[operation.who]:
+                    reservation = reservations[operation.who].pop()
+                    for event, n in (reservation.unused & counts).items():
+                        reservation.use(event, n)
+                    mine.subtract(reservation.unused)
+                    ledger.refund(reservation)
             else:
                 if operation.kind == "charge by function":
                     plan = lambda plan=plan: plan or {}  # noqa: E731
                 try:
-                    receipts[operation.who].append(ledger.charge(counts, run=run, plan=plan))
+                    reservations[operation.who].append(ledger.charge(counts, run=run, plan=plan))
                 except BudgetExceeded:
                     check(own[0] + own[1] + counts, False)
                 else:
@@ -815,9 +815,9 @@ def test_threads_share_a_ledger(path: Path, in_memory: bool) -> None:
         done = 0
         for turn in range(10):
             planned = {GAUSSIAN: 20 - 2 * turn}
-            receipt = ledger.charge({GAUSSIAN: 2}, run=f"thread {number}", plan=planned)
-            receipt.use(GAUSSIAN)
-            ledger.refund(receipt)
+            reservation = ledger.charge({GAUSSIAN: 2}, run=f"thread {number}", plan=planned)
+            reservation.use(GAUSSIAN)
+            ledger.refund(reservation)
             ledger.epsilon()
             done += 1
         acknowledged.append(done)
@@ -889,7 +889,7 @@ def test_a_pickle_of_a_deleted_ledger_is_an_error(path: Path) -> None:
 
 def test_a_ledger_in_memory_stays_in_its_process() -> None:
     ledger = Ledger(None, BUDGET)
-    receipt = ledger.charge({GAUSSIAN: 1}, run="a")
+    reservation = ledger.charge({GAUSSIAN: 1}, run="a")
     for send in (pickle.dumps, copy.copy):
         with pytest.raises(LedgerError, match="Give the ledger a path"):
             send(ledger)
@@ -898,7 +898,7 @@ def test_a_ledger_in_memory_stays_in_its_process() -> None:
     def use() -> None:
         for act in (
             lambda: ledger.charge({GAUSSIAN: 1}, run="a"),
-            lambda: ledger.refund(receipt),
+            lambda: ledger.refund(reservation),
             ledger.totals,
             ledger.charges,
             ledger.epsilon,
@@ -1016,7 +1016,7 @@ def test_a_signal_handler_in_the_middle_of_anything_changes_nothing(
     """Between reading the rows and keeping their sum, a charge would be forgotten."""
     ledger = Ledger(path, BUDGET)
     ledger.charge({GAUSSIAN: 4}, run="a")
-    receipt = ledger.charge({GAUSSIAN: 1}, run="a")
+    reservation = ledger.charge({GAUSSIAN: 1}, run="a")
     Ledger(path).charge({GAUSSIAN: 1}, run="b")  # so that the rows have to be read again
     true, refused = ledger._storage.charges, []
 
@@ -1025,7 +1025,7 @@ def test_a_signal_handler_in_the_middle_of_anything_changes_nothing(
         assert ledger.in_use_here()
         for act in (
             lambda: ledger.charge({GAUSSIAN: 1}, run="handler"),
-            lambda: ledger.refund(receipt),
+            lambda: ledger.refund(reservation),
             ledger.totals,
             ledger.close,
         ):
@@ -1035,7 +1035,7 @@ def test_a_signal_handler_in_the_middle_of_anything_changes_nothing(
         return found
 
     monkeypatch.setattr(ledger._storage, "charges", interrupted)
-    given: dict[str, Any] = {"charge": ({GAUSSIAN: 1},), "refund": (receipt,)}
+    given: dict[str, Any] = {"charge": ({GAUSSIAN: 1},), "refund": (reservation,)}
     named = {"run": "a"} if use == "charge" else {}
     assert not ledger.in_use_here()
     getattr(ledger, use)(*given.get(use, ()), **named)
@@ -1362,12 +1362,12 @@ def test_a_locked_file_is_a_clear_error_and_charges_nothing(
 ) -> None:
     monkeypatch.setattr(storage, "_SECONDS_FOR_A_LOCK", 0.2)
     ledger = Ledger(path, BUDGET)
-    receipt = ledger.charge({GAUSSIAN: 1}, run="a")
+    reservation = ledger.charge({GAUSSIAN: 1}, run="a")
     with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as holder:
         holder.execute("BEGIN EXCLUSIVE")
         for act in (
             lambda: ledger.charge({GAUSSIAN: 1}, run="a"),
-            lambda: ledger.refund(receipt),
+            lambda: ledger.refund(reservation),
             ledger.totals,
             ledger.charges,
             lambda: Ledger(path),
@@ -1447,7 +1447,7 @@ def test_a_path_that_leads_to_another_file_is_noticed_before_the_next_charge(
         path = path / "real.ledger" if turned == "folder link" else path
     ledger = Ledger(path)
     ledger.charge({GAUSSIAN: 1}, run="a")
-    receipt = ledger.charge({GAUSSIAN: 1}, run="a")
+    reservation = ledger.charge({GAUSSIAN: 1}, run="a")
     if turned.endswith("closed"):
         ledger.close()
     if "link" in turned:
@@ -1464,7 +1464,7 @@ def test_a_path_that_leads_to_another_file_is_noticed_before_the_next_charge(
     held = {each: content(each) for each in tmp_path.rglob("*.ledger")}
     for act in (
         lambda: ledger.charge({GAUSSIAN: 1}, run="a"),
-        lambda: ledger.refund(receipt),
+        lambda: ledger.refund(reservation),
         lambda: ledger.hold("search"),
         lambda: ledger.give("search", "1"),
     ):

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from privada.accounting import Budget, Ledger, Receipt, events, storage
+from privada.accounting import Budget, Ledger, Reservation, events, storage
 from privada.core.errors import BudgetExceeded, LedgerError
 from tests.forks import PATIENCE, in_fork, limited, together
 from tests.test_gate import EVENT, Plan, ask, charged, make_gate
@@ -290,13 +290,13 @@ def test_a_child_forked_within_a_payment_pays_for_itself(
     gate = make_gate(ledger, plan, 16)
     true, children = ledger.charge, []
 
-    def charge(*given: Any, **named: Any) -> Receipt:
-        receipt = true(*given, **named)
+    def charge(*given: Any, **named: Any) -> Reservation:
+        reservation = true(*given, **named)
         if not children:
             children.append(os.fork())
             if children == [0]:
                 limited()
-        return receipt
+        return reservation
 
     monkeypatch.setattr(ledger, "charge", charge)
     code = 1

@@ -112,13 +112,13 @@ def charge_for_ever(path: Path, log_path: Path, largest: int) -> None:
     try:
         while True:
             number = chance.randint(1, largest)
-            receipt = ledger.charge({GAUSSIAN: number}, run=run, plan={GAUSSIAN: 50})
+            reservation = ledger.charge({GAUSSIAN: number}, run=run, plan={GAUSSIAN: 50})
             log.add(number)
             if chance.random() < 0.3:
                 if number > 1:
-                    receipt.use(GAUSSIAN, number - 1)
+                    reservation.use(GAUSSIAN, number - 1)
                 log.add(-1)
-                ledger.refund(receipt)
+                ledger.refund(reservation)
     except BudgetExceeded:
         raise SystemExit(REFUSED) from None
 
@@ -309,7 +309,7 @@ def spend(path: Path, number: int, barrier: Any, kind: str) -> None:
         while True:
             block = unit * chance.randint(1, 3)
             try:
-                receipt = ledger.charge(
+                reservation = ledger.charge(
                     {event: block}, run=f"run {number}", plan={event: 20 * unit}
                 )
             except BudgetExceeded:
@@ -319,8 +319,8 @@ def spend(path: Path, number: int, barrier: Any, kind: str) -> None:
             done += block
             if chance.random() < 0.2:
                 if block > unit:
-                    receipt.use(event, block - unit)
-                ledger.refund(receipt)
+                    reservation.use(event, block - unit)
+                ledger.refund(reservation)
                 done -= unit
     (path.parent / f"done {number}").write_text(str(done))
 

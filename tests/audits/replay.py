@@ -19,7 +19,7 @@ import tempfile
 import warnings
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -27,7 +27,8 @@ from unittest import mock
 import numpy as np
 import torch
 
-from privada.core.values import Release
+from privada.accounting import events
+from privada.core.receipts import Receipt
 from privada.noise import GaussianNoise
 from privada.sampling import Poisson
 
@@ -111,14 +112,15 @@ def run(
         parts = ([odd], others) if draws % 2 else (others, [odd])
         return np.concatenate(parts).astype(np.int64)
 
-    def released(self: Any, clipped: Any, noise_multiplier: float, batch_size: float) -> Any:
+    def released(self: Any, clipped: Any, receipt: Receipt, batch_size: float) -> Any:
         before = clipped.value.detach().clone()
-        made = release(self, clipped, noise_multiplier, batch_size)
+        made = release(self, clipped, receipt, batch_size)
+        noise_multiplier = events.multiplier(receipt.event)
         place = len(seen.releases)
         if played is not None and place < len(played):
             value = played[place].value
             if value.shape == made.value.shape and value.dtype == made.value.dtype:
-                made = Release(value.clone(), made.noise_std, made.batch_size)
+                made = replace(made, value=value.clone())
         kept = made.value.clone()
         seen.releases.append(Asked(before, clipped.sensitivity, noise_multiplier, batch_size, kept))
         return made

@@ -20,6 +20,7 @@ import privada as pv
 from privada import fits
 from privada.cli.app import main
 from tests.audits import replay
+from tests.releases import paid
 
 RECORDS, ODD, FEATURES, STEPS = 16, 7, 3, 3
 _RNG = np.random.default_rng(0)
@@ -561,7 +562,7 @@ def write_a_file():
 
 def release_once_more():
     noise = pv.noise.GaussianNoise()
-    noise.release(pv.ClippedSum(torch.ones(2), 1.0), 1.0, 1)
+    noise.release(pv.ClippedSum(torch.ones(2), 1.0), paid(), 1)
 
 
 LEAKS = {

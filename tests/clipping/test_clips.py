@@ -43,6 +43,7 @@ from tests.contracts.test_clippings import Direct, add_up
 from tests.contracts.test_engines import GEOMETRIES, make, whitening
 from tests.oracles import clippings as oracles
 from tests.oracles.examples import gradients
+from tests.releases import paid
 
 
 @pytest.fixture(autouse=True)
@@ -666,7 +667,7 @@ def test_a_gate_without_a_choice_is_as_it_was():
     for release in releases[0]:
         indices = sampler.draw(bits)
         total = oracles.plain_sum(rows[indices], Whitening(None, None), 0.5, torch.zeros(5))
-        expected = noise.release(ClippedSum(total, 0.5), 1.0, 10)
+        expected = noise.release(ClippedSum(total, 0.5), paid(), 10)
         assert torch.equal(release.value, expected.value)
     assert positions == [bits.position] * 2
 

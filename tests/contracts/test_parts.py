@@ -10,8 +10,8 @@ from torch import nn
 
 import privada as pv
 from privada.core.tensors import Parameters
-from privada.core.values import Release
 from privada.public import ModelSide
+from tests.releases import released
 
 RNG = np.random.default_rng(0)
 PUBLIC = RNG.normal(size=(12, 3)), RNG.integers(0, 2, 12)
@@ -65,7 +65,7 @@ def made(dtype=torch.float64):
 
 def release(number, dtype=torch.float64, **restored):
     values = np.random.default_rng(number).normal(size=8)
-    return Release(torch.from_numpy(values).to(dtype), 0.5, 10.0, **restored)
+    return released(torch.from_numpy(values).to(dtype), 0.5, 10.0, **restored)
 
 
 def plain(value):
@@ -112,7 +112,7 @@ def test_a_shape_changes_nothing_that_it_is_given(name):
 
     def ask(bound, noise_multiplier):
         asked.append((bound, noise_multiplier))
-        return Release(torch.rand(8, dtype=torch.float64), 0.1, 1.0)
+        return released(torch.rand(8, dtype=torch.float64), 0.1, 1.0)
 
     state = shape.prepare(shape.init(parameters), parameters, ask)
     assert tuple(noise for _, noise in asked) == shape.preliminary(parameters)

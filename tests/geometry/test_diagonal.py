@@ -4,7 +4,7 @@ from torch import nn
 
 import privada as pv
 from privada.core.tensors import Parameters
-from privada.core.values import Release
+from tests.releases import released
 
 MODEL = nn.Linear(3, 2)
 PARAMETERS = Parameters(MODEL)
@@ -38,13 +38,13 @@ def test_restoring_undoes_the_whitening_of_a_release():
     gradient = torch.randn(8)
     geometry = pv.geometry.diagonal(scale, shift=shift, restore=True)
     whitening = geometry.on(PARAMETERS)
-    whitened = Release((gradient - shift) / scale * 10, noise_std=1.0, batch_size=10)
+    whitened = released((gradient - shift) / scale * 10, noise_std=1.0, batch_size=10)
     assert torch.allclose(geometry.restore(whitened, whitening).gradient, gradient, atol=1e-6)
 
 
 def test_a_release_is_used_as_it_is_unless_the_geometry_restores():
     geometry = pv.geometry.diagonal(2.0, shift=1.0)
-    release = Release(torch.ones(8), noise_std=1.0, batch_size=4)
+    release = released(torch.ones(8), noise_std=1.0, batch_size=4)
     assert geometry.restore(release, geometry.on(PARAMETERS)) is release
 
 

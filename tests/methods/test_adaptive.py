@@ -6,8 +6,8 @@ import torch
 from torch import nn
 
 import privada as pv
-from privada.core.values import Release
 from tests.oracles import optimisers
+from tests.releases import released
 
 # method -> its transcription, given the standard deviation of the noise in a released gradient
 METHODS = {
@@ -127,6 +127,6 @@ def test_the_second_moment_of_adam_converges_to_that_of_the_noise():
     state = rule.init(parameters)
     for _ in range(3000):
         noise = torch.randn(parameters.size, generator=generator) * std
-        move, state = rule.update(Release(noise, std, batch), state, parameters, 1.0)
+        move, state = rule.update(released(noise, std, batch), state, parameters, 1.0)
     steps = (move.direction * move.length / (noise / batch)).abs()
     assert float(steps.median()) == pytest.approx(batch / std, rel=0.01)

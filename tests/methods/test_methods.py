@@ -6,8 +6,8 @@ from torch import nn
 
 import privada as pv
 from privada.core.tensors import Parameters
-from privada.core.values import Release
 from privada.methods import Method
+from tests.releases import released
 
 
 def test_every_name_gives_the_class_that_bears_it():
@@ -32,7 +32,7 @@ def test_dp_sgd_descends_along_the_released_gradient():
     parts = pv.methods.DPSGD(lr=0.5).parts(1)
     parameters = Parameters(nn.Linear(1, 1))
     before = parameters.read()
-    release = Release(torch.tensor([4.0, -8.0]), noise_std=1.0, batch_size=4)
+    release = released(torch.tensor([4.0, -8.0]), noise_std=1.0, batch_size=4)
     _, _, lr = parts.controller.iterate(lambda: release, parts.rule, parameters, {}, {}, step=0)
     assert lr == 0.5
     assert torch.allclose(parameters.read() - before, torch.tensor([-0.5, 1.0]))

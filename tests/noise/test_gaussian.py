@@ -1,3 +1,5 @@
+import copy
+import pickle
 import subprocess
 import sys
 import threading
@@ -9,13 +11,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from privada.core.errors import ArgumentError
+from privada.accounting import Ledger, events
+from privada.core.errors import ArgumentError, EventError, LedgerError
 from privada.core.randomness import SecureBits, SeededBits, uniforms
-from privada.core.values import ClippedSum
+from privada.core.receipts import Receipt
+from privada.core.values import ClippedSum, Release
 from privada.noise import GaussianNoise
 from privada.noise import gaussian as module
 from privada.noise.gaussian import add_noise_
 from tests.forks import PATIENCE, from_fork
+from tests.releases import paid
 
 COUNT = 4_000_000
 PAIRS = 1 << 18
@@ -281,41 +286,108 @@ def test_bits_are_enough_for_every_cell(distance, most):
 def test_noise_follows_the_sensitivity_that_the_sum_carries():
     for sensitivity in (0.1, 1.0, 30.0):
         clipped = ClippedSum(torch.zeros(200_000), sensitivity)
-        release = GaussianNoise(SeededBits(2, "noise")).release(clipped, 1.5, batch_size=10)
+        release = GaussianNoise(SeededBits(2, "noise")).release(clipped, paid(1.5), batch_size=10)
         assert release.noise_std == pytest.approx(1.5 * sensitivity)
         assert float(release.value.double().std()) == pytest.approx(1.5 * sensitivity, rel=0.02)
         assert release.batch_size == 10
 
 
-@pytest.mark.parametrize("multiplier", [0, -1.0, float("nan"), float("inf"), None])
+@pytest.mark.parametrize("multiplier", [0, -1.0, float("nan"), float("inf")])
 def test_there_is_no_release_without_noise(multiplier):
     clipped = ClippedSum(torch.zeros(3), 1.0)
-    with pytest.raises(ArgumentError, match="noise_multiplier"):
-        GaussianNoise().release(clipped, multiplier, 1.0)
+    with pytest.raises((ArgumentError, EventError), match="noise_multiplier"):
+        GaussianNoise().release(clipped, paid(multiplier), 1.0)
     assert torch.equal(clipped.value, torch.zeros(3))
+
+
+@pytest.mark.parametrize("unpaid", [1.0, None, events.gaussian(1.0), Ledger(None)])
+def test_there_is_no_release_without_a_receipt(unpaid):
+    clipped = ClippedSum(torch.zeros(3), 1.0)
+    with pytest.raises(ArgumentError, match="Expected receipt to be the receipt of a charge"):
+        GaussianNoise().release(clipped, unpaid, 1.0)
+    assert torch.equal(clipped.value, torch.zeros(3))
+    with pytest.raises(ArgumentError, match="Expected receipt to be the receipt of a charge"):
+        Release(clipped.value, 1.0, 1.0, unpaid)
+
+
+def test_the_multiplier_is_the_one_that_was_paid():
+    event = events.poisson(0.1, 3.0)
+    receipt = Ledger(None).charge({event: 1}, run="a").use(event)
+    release = GaussianNoise().release(ClippedSum(torch.zeros(3), 2.0), receipt, 1.0)
+    assert release.noise_std == 6.0
+    assert release.receipt.event == event
+
+
+def test_one_charge_pays_for_one_release():
+    clipped, receipt = ClippedSum(torch.zeros(3), 1.0), paid()
+    GaussianNoise().release(clipped, receipt, 1.0)
+    before = clipped.value.clone()
+    with pytest.raises(LedgerError, match="one charge pays for one release"):
+        GaussianNoise().release(clipped, receipt, 1.0)
+    assert torch.equal(clipped.value, before)
+
+
+def test_a_receipt_of_several_pays_for_so_many():
+    receipt = paid(count=3)
+    for left in (2, 1, 0):
+        GaussianNoise().release(ClippedSum(torch.zeros(3), 1.0), receipt, 1.0)
+        assert receipt.left == left
+    with pytest.raises(LedgerError, match="Cannot spend"):
+        receipt.spend()
+
+
+def test_a_receipt_that_is_not_spent_cannot_be_copied_or_made():
+    receipt = paid()
+    for act in (copy.copy, copy.deepcopy, pickle.dumps):
+        with pytest.raises(LedgerError, match="Cannot copy a receipt"):
+            act(receipt)
+    with pytest.raises(LedgerError, match="only a charge does"):
+        Receipt(object(), receipt.event, "a", "training", 1)
+    release = GaussianNoise().release(ClippedSum(torch.zeros(3), 1.0), receipt, 1.0)
+    for again in (copy.deepcopy(release), pickle.loads(pickle.dumps(release))):
+        assert torch.equal(again.value, release.value)
+        with pytest.raises(LedgerError, match="Cannot spend"):
+            again.receipt.spend()
+
+
+def test_a_fork_cannot_spend_its_parents_receipt():
+    receipt = paid()
+
+    def spend():
+        try:
+            receipt.spend()
+        except LedgerError as error:
+            return str(error).encode()
+        return b"spent"
+
+    assert b"forked process" in from_fork(spend)
+    receipt.spend()
 
 
 @pytest.mark.parametrize("sensitivity", [1e-31, 1e31])
 def test_noise_that_float32_has_no_room_for_is_refused(sensitivity):
     clipped = ClippedSum(torch.zeros(3), sensitivity)
     with pytest.raises(ArgumentError, match="between 1e-30 and 1e\\+30"):
-        GaussianNoise().release(clipped, 1.0, 1.0)
+        GaussianNoise().release(clipped, paid(), 1.0)
     assert torch.equal(clipped.value, torch.zeros(3))
 
 
 @pytest.mark.parametrize("sensitivity", [2e-30, 5e29])
 def test_noise_is_true_at_the_ends_of_what_float32_has_room_for(sensitivity):
     clipped = ClippedSum(torch.zeros(100_000), sensitivity)
-    release = GaussianNoise(SeededBits(1, "noise")).release(clipped, 1.0, 1.0)
+    release = GaussianNoise(SeededBits(1, "noise")).release(clipped, paid(), 1.0)
     assert float((release.value.double() / sensitivity).std()) == pytest.approx(1, rel=0.02)
 
 
 PROGRAM = """
 import torch
+from privada.accounting import Ledger, events
 from privada.noise import GaussianNoise
 from privada.core.values import ClippedSum
 torch.manual_seed(0)
-print(GaussianNoise().release(ClippedSum(torch.zeros(8), 1.0), 1.0, 1.0).value.tolist())
+event = events.gaussian(1.0)
+receipt = Ledger(None).charge({event: 1}, run="a").use(event)
+print(GaussianNoise().release(ClippedSum(torch.zeros(8), 1.0), receipt, 1.0).value.tolist())
 """
 
 
@@ -329,7 +401,7 @@ def test_noise_does_not_repeat_across_forks():
     source = GaussianNoise()
 
     def released():  # eight numbers of a lattice: all the same by chance once in 1e15
-        return source.release(ClippedSum(torch.zeros(8), 1.0), 1.0, 1.0).value.numpy().tobytes()
+        return source.release(ClippedSum(torch.zeros(8), 1.0), paid(), 1.0).value.numpy().tobytes()
 
     assert len({from_fork(released) for _ in range(4)}) == 4
 

@@ -144,12 +144,12 @@ def test_a_run_cannot_release_more_than_was_paid_for(monkeypatch):
 
 def test_a_prepaid_account_pays_for_its_allowance_alone():
     account = Prepaid({events.gaussian(2.0): 2}, "toy")
-    receipt = account.charge({events.gaussian(2.0): 2}, run="a")
-    receipt.use(events.gaussian(2.0))
+    reservation = account.charge({events.gaussian(2.0): 2}, run="a")
+    reservation.use(events.gaussian(2.0))
     for event in (events.gaussian(2.0), events.gaussian(3.0)):
         with pytest.raises(pv.BudgetExceeded):
             account.charge({event: 1}, run="a")
-    account.refund(receipt)
+    account.refund(reservation)
     account.charge({events.gaussian(2.0): 1}, run="a")
 
 

@@ -8,7 +8,7 @@ from privada.accounting.budget import Budget
 from privada.accounting.calibration import batch_size, epsilon, noise_multiplier, steps
 from privada.accounting.composition import advanced_composition, advanced_composition_sigma
 from privada.accounting.ledger import Charge, Ledger
-from privada.accounting.receipts import Receipt
+from privada.accounting.reservations import Reservation
 from privada.accounting.statement import Statement
 
 __all__ = [
@@ -16,7 +16,7 @@ __all__ = [
     "Budget",
     "Charge",
     "Ledger",
-    "Receipt",
+    "Reservation",
     "Statement",
     "advanced_composition",
     "advanced_composition_sigma",

@@ -15,13 +15,13 @@ from privada.accounting import events
 from privada.accounting.accountants import epsilon_of
 from privada.accounting.budget import Budget
 from privada.accounting.events import Tally
-from privada.accounting.receipts import Receipt, issue
+from privada.accounting.reservations import Reservation, issue
 from privada.accounting.storage import Charge, Storage
 from privada.core import formatting
 from privada.core.errors import ArgumentError, BudgetExceeded, LedgerError
 from privada.core.validation import one_of, whole, words
 
-__all__ = ["PURPOSES", "Charge", "Ledger", "Receipt"]
+__all__ = ["PURPOSES", "Charge", "Ledger", "Reservation"]
 
 PURPOSES = ("training", "tuning", "statistics", "validation")
 
@@ -100,7 +100,7 @@ class Ledger:
         >>> import privada as pv
         >>> from privada.accounting import events
         >>> ledger = pv.accounting.Ledger(None, pv.Budget(1.0, 1e-5), dataset="patients")
-        >>> receipt = ledger.charge({events.poisson(0.01, 4.0): 1000}, run="first")
+        >>> reservation = ledger.charge({events.poisson(0.01, 4.0): 1000}, run="first")
         >>> round(ledger.epsilon(), 2)
         0.27
     """
@@ -203,8 +203,8 @@ class Ledger:
         purpose: str = "training",
         plan: Plan = None,
         limit: Budget | None = None,
-    ) -> Receipt:
-        """Charge events, durably, before they run; return the receipt.
+    ) -> Reservation:
+        """Charge events, durably, before they run; return the reservation.
 
         `plan` is everything the caller expects to charge from here on, this charge included, or a
         function that returns it: if all of it fits the budget, later charges within it are not
@@ -232,28 +232,29 @@ class Ledger:
             own.totals.update(added)
         return issue(self, run, purpose, added)
 
-    def refund(self, receipt: Receipt) -> None:
-        """Give back what was charged and, as its receipt says, certainly never used.
+    def refund(self, reservation: Reservation) -> None:
+        """Give back what was charged and, as its reservation says, certainly never used.
 
         Guarantee: what was used stays charged. When this raises because the file cannot be written,
-        everything stays charged and the receipt is worth nothing.
+        everything stays charged and the reservation is worth nothing.
 
         Raises:
-            LedgerError: the receipt is another ledger's or another process's, or was returned.
+            LedgerError: the reservation is another ledger's or another process's, or was returned.
         """
-        if not isinstance(receipt, Receipt):
+        if not isinstance(reservation, Reservation):
             raise ArgumentError(
-                f"Expected receipt to be what Ledger.charge returned, got receipt={receipt!r}. A "
-                "charge can be given back by whoever has made it alone."
+                "Expected reservation to be what Ledger.charge returned, got "
+                f"reservation={reservation!r}. A charge can be given back by whoever has made it "
+                "alone."
             )
-        if not receipt.unused:
-            receipt.take_back(self)
+        if not reservation.unused:
+            reservation.take_back(self)
             return
         with self._storage.writing("refund") as connection:
             self._refresh(connection)
-            run, unused = receipt.run, receipt.take_back(self)
+            run, unused = reservation.run, reservation.take_back(self)
             changes = {event: -count for event, count in unused.items()}
-            self._storage.add(connection, run, receipt.purpose, changes)
+            self._storage.add(connection, run, reservation.purpose, changes)
             self._all.totals.subtract(unused)
             self._runs[run].totals.subtract(unused)
 
@@ -396,8 +397,8 @@ class Prepaid(Ledger):
         >>> from privada.accounting import events
         >>> from privada.accounting.ledger import Prepaid
         >>> account = Prepaid({events.gaussian(2.0): 3}, "patients")
-        >>> receipt = account.charge({events.gaussian(2.0): 3}, run="first")
-        >>> receipt.purpose
+        >>> reservation = account.charge({events.gaussian(2.0): 3}, run="first")
+        >>> reservation.purpose
         'training'
     """
 
@@ -413,7 +414,7 @@ class Prepaid(Ledger):
         purpose: str = "training",
         plan: Plan = None,
         limit: Budget | None = None,
-    ) -> Receipt:
+    ) -> Reservation:
         """Charge events that the allowance covers."""
         added = _tally(charged)
         with self._one_at_a_time:

@@ -98,7 +98,7 @@ class Charge:
         >>> import privada as pv
         >>> from privada.accounting import events
         >>> ledger = pv.Ledger(None)
-        >>> receipt = ledger.charge({events.gaussian(2.0): 3}, run="first", purpose="statistics")
+        >>> paid = ledger.charge({events.gaussian(2.0): 3}, run="first", purpose="statistics")
         >>> (charge,) = ledger.charges()
         >>> charge.purpose, charge.count
         ('statistics', 3)

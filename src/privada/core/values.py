@@ -1,8 +1,11 @@
 """The two values that carry the guarantee from the data to the model."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from torch import Tensor
+
+from privada.core.errors import ArgumentError
+from privada.core.receipts import Receipt, check_receipt
 
 
 @dataclass(frozen=True)
@@ -11,12 +14,16 @@ class ClippedSum:
 
     Guarantee: adding or removing one record moves `value` by at most `sensitivity` in Euclidean
     norm. The value itself is private; only a noise source may turn it into a `Release`. Only
-    `privada.clipping` makes one.
+    `privada.clipping` makes one. Sums over records that are not shared add up, by `+`, to a sum of
+    the same sensitivity.
 
     Example:
         >>> import torch
         >>> from privada import ClippedSum
         >>> ClippedSum(torch.tensor([0.6, 0.8]), sensitivity=1.0)
+        ClippedSum(<private>, sensitivity=1.0)
+        >>> parts = [ClippedSum(torch.tensor([0.6, 0.8]), sensitivity=1.0) for _ in range(2)]
+        >>> parts[0] + parts[1]
         ClippedSum(<private>, sensitivity=1.0)
 
     Reference: Abadi et al. (2016), Deep Learning with Differential Privacy, Algorithm 1.
@@ -24,6 +31,22 @@ class ClippedSum:
 
     value: Tensor
     sensitivity: float
+
+    def __add__(self, other: "ClippedSum") -> "ClippedSum":
+        """Return the sum over the records of both, which must share none.
+
+        A record is in one of the two, so that it moves the result by no more than it moved that
+        one. This is what sums that are computed in parts, or on several machines, rest on.
+        """
+        if not isinstance(other, ClippedSum):
+            return NotImplemented
+        if self.value.shape != other.value.shape or self.value.dtype != other.value.dtype:
+            raise ArgumentError(
+                f"Expected sums of one shape and type to add up, got {tuple(self.value.shape)} "
+                f"{self.value.dtype} and {tuple(other.value.shape)} {other.value.dtype}."
+            )
+        largest = max(self.sensitivity, other.sensitivity)
+        return replace(self, value=self.value + other.value, sensitivity=largest)
 
     def __repr__(self) -> str:
         return f"ClippedSum(<private>, sensitivity={self.sensitivity})"
@@ -35,16 +58,19 @@ class Release:
 
     `value` is the noisy sum in the whitened space, `noise_std` the standard deviation of the
     noise in each of its coordinates, `batch_size` the public expected number of terms in the sum:
-    the batch size, or the number of micro-batches. Only `privada.noise` makes one.
+    the batch size, or the number of micro-batches. `receipt` says which event paid for it. Only
+    `privada.noise` makes one.
 
-    Guarantee: everything computed from releases alone is post-processing and costs nothing.
+    Guarantee: there is none without the receipt of a charge. Everything computed from releases
+    alone is post-processing and costs nothing.
 
     Example:
-        >>> import torch
-        >>> from privada import ClippedSum
-        >>> from privada.noise import GaussianNoise
-        >>> clipped = ClippedSum(torch.zeros(2), sensitivity=3.0)
-        >>> release = GaussianNoise().release(clipped, noise_multiplier=1.5, batch_size=10)
+        >>> import privada as pv, torch
+        >>> from privada.accounting import events
+        >>> event = events.gaussian(1.5)
+        >>> receipt = pv.Ledger(None).charge({event: 1}, run="first").use(event)
+        >>> clipped = pv.ClippedSum(torch.zeros(2), sensitivity=3.0)
+        >>> release = pv.noise.GaussianNoise().release(clipped, receipt, batch_size=10)
         >>> release.noise_std, release.gradient.shape
         (4.5, torch.Size([2]))
 
@@ -55,8 +81,12 @@ class Release:
     value: Tensor
     noise_std: float
     batch_size: float
+    receipt: Receipt = field(repr=False)
     scale: Tensor | None = None
     shift: Tensor | None = None
+
+    def __post_init__(self) -> None:
+        check_receipt(self.receipt)
 
     @property
     def gradient(self) -> Tensor:

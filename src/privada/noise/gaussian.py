@@ -13,8 +13,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from privada.accounting import events
 from privada.core.errors import ArgumentError
 from privada.core.randomness import Bits, SecureBits, uniforms
+from privada.core.receipts import Receipt, check_receipt
 from privada.core.validation import positive
 from privada.core.values import ClippedSum, Release
 
@@ -141,9 +143,10 @@ def _add_there(part: Tensor, noise: Iterator[tuple[slice, _FloatArray]], spacing
 class GaussianNoise:
     """The source of noise: turns a clipped sum into a release.
 
-    Guarantee: the noise has standard deviation multiplier x sensitivity, the sensitivity that the
-    sum itself carries; it is unpredictable when `bits` are secure, and no two draws repeat, across
-    processes, forks and restarts. Releases lie on a lattice that does not depend on the data.
+    Guarantee: the noise has standard deviation multiplier x sensitivity: the multiplier of the
+    event that was paid, and the sensitivity that the sum itself carries. It is unpredictable when
+    `bits` are secure, and no two draws repeat, across processes, forks and restarts. Releases lie
+    on a lattice that does not depend on the data.
 
     Edge cases: a multiplier of zero is refused; there is no release without noise. So is noise that
     float32 has no room for, below 1e-30 or above 1e30.
@@ -174,9 +177,13 @@ class GaussianNoise:
             )
         return "seeded: not a private release"
 
-    def release(self, clipped: ClippedSum, noise_multiplier: float, batch_size: float) -> Release:
-        """Return the clipped sum with noise; its buffer is used and must not be kept."""
-        std = positive("noise_multiplier", noise_multiplier) * positive(
+    def release(self, clipped: ClippedSum, receipt: Receipt, batch_size: float) -> Release:
+        """Return the clipped sum with the noise that was paid for; its buffer is used.
+
+        The receipt is spent. Its event says the multiplier.
+        """
+        check_receipt(receipt)
+        std = positive("noise_multiplier", events.multiplier(receipt.event)) * positive(
             "sensitivity", clipped.sensitivity
         )
         if not _LEAST_STD <= std <= 1 / _LEAST_STD:
@@ -185,5 +192,6 @@ class GaussianNoise:
                 f"{1 / _LEAST_STD:g}, which float32 has room for, got {std:g} = noise_multiplier x "
                 "sensitivity. Choose another clip norm, and scale the loss if gradients are so."
             )
+        receipt.spend()
         add_noise_(clipped.value, std, self.bits)
-        return Release(clipped.value, std, batch_size)
+        return Release(clipped.value, std, batch_size, receipt)

@@ -47,12 +47,12 @@ def release_histograms(
     """
     event = events.gaussian(positive("noise_multiplier", noise_multiplier))
     noise = GaussianNoise(make_bits(seed, "bounds"))
-    ledger.charge({event: 1}, run=run, purpose="statistics")
+    receipt = ledger.charge({event: 1}, run=run, purpose="statistics").use(event)
     # an exception would tell that a record is there: a cell that is no number counts as missing
     with silenced():
         columns = [table.numbers(name, schema.missing, lenient=True) for name in schema.pending]
         found = [bins_of(column) for column in columns]
-    return noise.release(histogram_sum(found, BINS), noise_multiplier, 1)
+    return noise.release(histogram_sum(found, BINS), receipt, 1)
 
 
 def estimate_bounds(
@@ -252,13 +252,13 @@ def estimate_classes(
 
     def pay_and_look() -> list[str]:
         event, noise = events.gaussian(sigma), GaussianNoise(make_bits(seed, "classes"))
-        ledger.charge({event: 1}, run=run, purpose="statistics")
+        receipt = ledger.charge({event: 1}, run=run, purpose="statistics").use(event)
         with silenced():
             texts = [text if text not in missing else None for text in table.texts(column)]
         known = sorted({text for text in texts if text is not None})
         places = {text: place for place, text in enumerate(known)}
         found = np.array([places.get(text, -1) for text in texts], dtype=np.int64)
-        release = noise.release(histogram_sum([found], len(known)), sigma, 1)
+        release = noise.release(histogram_sum([found], len(known)), receipt, 1)
         shown = release.value.numpy() > 1 + _OUTSTANDING * release.noise_std
         return [known[place] for place in np.flatnonzero(shown)]
 

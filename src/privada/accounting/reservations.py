@@ -1,4 +1,7 @@
-"""Receipts: what a ledger gives for a charge, and the only thing for which it gives one back."""
+"""Reservations: what a ledger gives for a charge, and the only thing for which it gives one back.
+
+Using one up gives a receipt for each release, which is what noise asks for.
+"""
 
 import os
 import threading
@@ -9,36 +12,38 @@ from dp_accounting import DpEvent
 
 from privada.accounting.events import Tally, describe
 from privada.core.errors import LedgerError
+from privada.core.receipts import Receipt, issue_receipt
 from privada.core.validation import whole
 
 _KEY = object()  # which a ledger has, and nobody has by accident
 
 
-class Receipt:
+class Reservation:
     """Says that a charge is durable, what was paid for, and how much of it is not used yet.
 
-    Only a ledger makes one. Whoever holds it says `use` before each release that it pays for, and
-    may return what is not used by `Ledger.refund`, once.
+    Only a ledger makes one. Whoever holds it gets by `use` a receipt for each release that it pays
+    for, and may return what is not used by `Ledger.refund`, once.
 
     Attributes:
         run, purpose: under which the charge is listed.
         paid: how often each event was charged.
 
-    Guarantee: what was used is never given back, nor is anything given back twice. A receipt
+    Guarantee: what was used is never given back, nor is anything given back twice. A reservation
     belongs to its ledger and its process: a copy, a pickle and a fork have none.
 
     Edge cases: threads may share one. A signal handler in the middle of a use may return it, which
-    ends that use, and may not use it. A receipt that is dropped leaves its charge as it is.
+    ends that use, and may not use it. A reservation that is dropped leaves its charge as it is.
 
     Example:
         >>> import privada as pv
         >>> from privada.accounting import events
         >>> ledger, event = pv.Ledger(None), events.gaussian(2.0)
-        >>> receipt = ledger.charge({event: 3}, run="first")
-        >>> receipt.use(event)
-        >>> receipt
-        Receipt(3 releases of run 'first' for training, 2 of them not used)
-        >>> ledger.refund(receipt)
+        >>> reservation = ledger.charge({event: 3}, run="first")
+        >>> reservation.use(event)
+        Receipt(a release of run 'first' for training, not yet made)
+        >>> reservation
+        Reservation(3 releases of run 'first' for training, 2 of them not used)
+        >>> ledger.refund(reservation)
         >>> sum(ledger.totals().values())
         1
     """
@@ -48,7 +53,8 @@ class Receipt:
     def __init__(self, key: object, issuer: object, run: str, purpose: str, paid: Tally) -> None:
         if key is not _KEY:
             raise LedgerError(
-                "Cannot make a receipt: only a charge does. Use the one that Ledger.charge returns."
+                "Cannot make a reservation: only a charge does. Use the one that Ledger.charge "
+                "returns."
             )
         self.run, self.purpose, self.paid = run, purpose, Counter(paid)
         self._issuer, self._process, self._lock = issuer, os.getpid(), threading.RLock()
@@ -66,8 +72,8 @@ class Receipt:
         held = self._unused
         return held is not None and held[event] > 0
 
-    def use(self, event: DpEvent, count: int = 1) -> None:
-        """Say that releases are about to be made.
+    def use(self, event: DpEvent, count: int = 1) -> Receipt:
+        """Return a receipt for releases that are about to be made.
 
         Raises:
             LedgerError: it does not pay for them, or was returned; nothing was used.
@@ -85,6 +91,7 @@ class Receipt:
                 self._take(event, count)
             finally:
                 self._using = False
+        return issue_receipt(event, self.run, self.purpose, count)
 
     def _take(self, event: DpEvent, count: int) -> None:
         held = self._unused
@@ -92,7 +99,7 @@ class Receipt:
             raise self._returned("use")
         if held[event] < count:
             raise LedgerError(
-                f"Expected a receipt for {count} x {describe(event)}, got one that has "
+                f"Expected a reservation of {count} x {describe(event)}, got one that has "
                 f"{held[event]} of it left. Charge the ledger first."
             )
         held[event] -= count
@@ -115,7 +122,7 @@ class Receipt:
     def _check_process(self, doing: str) -> None:
         if os.getpid() != self._process:
             raise LedgerError(
-                f"Cannot {doing} a receipt in a forked process: the charge is its parent's. "
+                f"Cannot {doing} a reservation in a forked process: the charge is its parent's. "
                 "Charge the ledger here."
             )
 
@@ -126,11 +133,11 @@ class Receipt:
         left = sum(self.unused.values())
         words = "returned" if self._unused is None else f"{left} of them not used"
         count = sum(self.paid.values())
-        return f"Receipt({count} releases of run {self.run!r} for {self.purpose}, {words})"
+        return f"Reservation({count} releases of run {self.run!r} for {self.purpose}, {words})"
 
     def _stay(self) -> NoReturn:
         raise LedgerError(
-            "Cannot copy a receipt or send it elsewhere: one charge would be used or returned "
+            "Cannot copy a reservation or send it elsewhere: one charge would be used or returned "
             "twice. Charge the ledger again there."
         )
 
@@ -144,6 +151,6 @@ class Receipt:
         self._stay()
 
 
-def issue(issuer: object, run: str, purpose: str, paid: Tally) -> Receipt:
-    """Return the receipt of a charge that is durable; for ledgers alone."""
-    return Receipt(_KEY, issuer, run, purpose, paid)
+def issue(issuer: object, run: str, purpose: str, paid: Tally) -> Reservation:
+    """Return the reservation of a charge that is durable; for ledgers alone."""
+    return Reservation(_KEY, issuer, run, purpose, paid)
