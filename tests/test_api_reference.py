@@ -16,7 +16,7 @@ PACKAGES = (
     "privada.methods",
     "privada.noise",
     "privada.report",
-    "privada.sampling",
+    "privada.participation",
     "privada.selection",
     "privada.tables",
     "privada.updates",

@@ -35,7 +35,7 @@ PARTS = (
     pv.methods,
     pv.noise,
     privada.report,
-    pv.sampling,
+    pv.participation,
     pv.selection,
     pv.tables,
     pv.updates,

@@ -75,7 +75,7 @@ class FakeSampler:
     def __init__(self, path: Path | None) -> None:
         self.path, self.draws, self.unpaid = path, 0, 0
 
-    def draw(self, bits: Bits) -> NDArray[np.int64]:
+    def draw(self, step: int, bits: Bits) -> NDArray[np.int64]:
         self.draws += 1
         if self.path is not None and charged(self.path) < self.draws:
             self.unpaid += 1

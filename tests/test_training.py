@@ -18,7 +18,7 @@ from privada.accounting import epsilon_of, events, mixtures, pld
 from privada.core.errors import ArgumentError, BudgetExceeded
 from privada.core.randomness import SeededBits
 from privada.noise.gaussian import add_noise_
-from privada.sampling import FixedSize, Poisson
+from privada.participation import FixedSizeSampler, PoissonSampler
 
 LOSS = nn.CrossEntropyLoss()
 
@@ -60,7 +60,7 @@ def numpy_dp_sgd(x, y, sampler, steps, sigma, clip, lr, batch_size, seed):
     sampling, noise = SeededBits(seed, "sampling"), SeededBits(seed, "noise")
     for _ in range(steps):
         total = np.zeros(weight.size + bias.size)
-        for i in sampler.draw(sampling):
+        for i in sampler.draw(0, sampling):
             logits = weight @ x[i] + bias
             probabilities = np.exp(logits - logits.max())
             probabilities /= probabilities.sum()
@@ -85,7 +85,7 @@ def test_dp_sgd_equals_the_papers_algorithm_with_the_same_noise(sampling):
         seed=5,
         method=pv.methods.DPSGD(lr=0.3, clip=0.7),
     ).fit()
-    sampler = Poisson(200, 0.1) if sampling == "poisson" else FixedSize(200, 20)
+    sampler = PoissonSampler(200, 0.1) if sampling == "poisson" else FixedSizeSampler(200, 20)
     weight, bias = numpy_dp_sgd(x.astype(float), y, sampler, 10, 1.0, 0.7, 0.3, 20, seed=5)
     assert np.allclose(fitted.model.weight.detach().numpy(), weight, atol=1e-9)
     assert np.allclose(fitted.model.bias.detach().numpy(), bias, atol=1e-9)
@@ -252,7 +252,7 @@ def test_a_seeded_run_says_that_it_is_not_private():
 
 def test_population_sets_the_rate_instead_of_the_number_of_records():
     run = trainer(population=400)
-    assert run._run.sampler.sampling_rate == 20 / 400
+    assert run._run.mechanism.sampler.sampling_rate == 20 / 400
     assert "public population of 400" in str(run.fit().statement())
 
 

@@ -32,7 +32,7 @@ from privada.core.values import ClippedSum, Release
 from privada.geometry import Geometry, Whitening
 from privada.noise import GaussianNoise
 from privada.noise.hidden import HiddenStreams, hidden_generator
-from privada.sampling import Sampler
+from privada.participation import Sampler
 
 # Durable commits may take this share of a run's time; blocks of charges grow until they do.
 _SHARE_OF_TIME = 0.01
@@ -211,8 +211,10 @@ class Gate:
 
     # ------------------------------------------------------------------ asking
 
-    def query(self, geometry: Geometry, noise_multiplier: float) -> Release:
+    def query(self, geometry: Geometry, noise_multiplier: float, number: int = 0) -> Release:
         """Return a release of the clipped sum of gradients at the model's current parameters.
+
+        `number` says which one of the run's releases it is, for those who take part in turns.
 
         Raises:
             BudgetExceeded: before any record is read.
@@ -224,7 +226,7 @@ class Gate:
             self._look_again(self._queries)  # before the charge
         event = self._sampler.event(positive("noise_multiplier", noise_multiplier))
         receipt = self._pay(event)
-        indices = self._sampler.draw(self._sampling_bits)
+        indices = self._sampler.draw(number, self._sampling_bits)
         groups = self._clipping.deal(indices.size, self._batch_size, self._sampling_bits)
         clipped = self._clipped(indices, groups, whitening)
         release = self._noise.release(clipped, receipt, self._terms)

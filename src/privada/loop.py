@@ -23,6 +23,7 @@ from privada.core.validation import instance, positive, shown
 from privada.data import Collate, Transform
 from privada.geometry import Shape, isotropic
 from privada.methods import Parts
+from privada.participation import Participation, participation
 from privada.run import Run, Settings
 from privada.updates import Controller, scheduled, sgd
 
@@ -357,7 +358,7 @@ class PrivateLoop:
         budget: Budget | None = None,
         noise_multiplier: float | None = None,
         delta: float | None = None,
-        sampling: str = "poisson",
+        sampling: str | Participation = "poisson",
         ledger: Ledger | str | os.PathLike[str] | None = None,
         seed: int | None = None,
         population: int | None = None,
@@ -377,7 +378,7 @@ class PrivateLoop:
             budget=budget,
             noise_multiplier=noise_multiplier,
             delta=delta,
-            sampling=sampling,
+            sampling=participation(sampling),
             ledger=ledger,
             seed=seed,
             population=population,

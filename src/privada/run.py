@@ -16,7 +16,6 @@ from torch import nn
 
 from privada import data as private_data
 from privada.accounting import Budget, Ledger, Statement, epsilon_of, events
-from privada.accounting.calibration import least_noise
 from privada.accounting.events import Tally
 from privada.clipping import Batch, Clipping, Engine, make_engine, refuse_mixing_layers
 from privada.clipping.batch import call, scaled
@@ -31,18 +30,17 @@ from privada.core.randomness import SecureBits, make_bits
 from privada.core.silence import pass_on_signals, silenced
 from privada.core.state import HeldState
 from privada.core.tensors import Parameters
-from privada.core.validation import one_of, positive, probability, shown, whole, words
+from privada.core.validation import positive, probability, shown, whole, words
 from privada.core.values import Release
 from privada.gate import Gate
-from privada.geometry import Shape, Whitening
-from privada.noise import GaussianNoise, Schedule
+from privada.geometry import Whitening
+from privada.mechanism import Mechanism, Parts
+from privada.noise import GaussianNoise
 from privada.noise.hidden import hidden_generator
-from privada.plan import Plan
+from privada.participation import Participation
 from privada.public import ModelSide
-from privada.sampling import FixedSize, Poisson, Sampler
 from privada.updates import Controller, Rule
 
-SAMPLING = ("poisson", "fixed-size")
 # A plan of more would not fit into memory.
 _MOST_STEPS = 10**8
 _MOST_RECORDS = 2**53
@@ -62,7 +60,7 @@ class Settings:
     budget: Budget | None
     noise_multiplier: float | None
     delta: float | None
-    sampling: str
+    sampling: Participation
     ledger: Ledger | str | os.PathLike[str] | None
     seed: int | None
     population: int | None
@@ -75,7 +73,6 @@ class Settings:
 
     def __post_init__(self) -> None:
         self._number("batch_size", positive)
-        one_of("sampling", self.sampling, SAMPLING)
         if (self.budget is None) == (self.noise_multiplier is None):
             raise ArgumentError(
                 "Expected exactly one of budget and noise_multiplier, got "
@@ -126,16 +123,8 @@ class Settings:
             object.__setattr__(self, name, checked)
 
 
-class Steps(Protocol):
+class Steps(Parts, Protocol):
     """What a run has to know of a method."""
-
-    @property
-    def geometry(self) -> Shape:
-        """What gradients are clipped in."""
-
-    @property
-    def schedule(self) -> Schedule:
-        """The relative noise of each step."""
 
     @property
     def controller(self) -> Controller:
@@ -180,7 +169,6 @@ class Run:
         refuse_mixing_layers(model)
         self.settings, self.name = settings, name
         self.clipping = checked(clipping)
-        clipping.terms(settings.batch_size)  # which checks the size of micro-batches
         self.parameters = Parameters(model, ModelSide(not_compiled(model), loss, data))
         self.records = private_data.load(
             data,
@@ -190,7 +178,7 @@ class Run:
             collate=settings.collate,
             example=settings.example,
         )
-        self.sampler = self._make_sampler()
+        settings.sampling.among(self.records.size, settings.batch_size, settings.population)
         self.parameters.epoch = math.ceil(self.population / settings.batch_size)
         self.steps = settings.steps or math.ceil(
             settings.epochs * self.population / settings.batch_size  # type: ignore[operator]
@@ -202,21 +190,26 @@ class Run:
             )
         parts = parts_of(self.steps)
         self.shape, self._rule = parts.geometry, parts.rule
-        self.plan = Plan(
-            self.steps,
-            parts.schedule,
-            parts.controller.queries,
-            self.shape.preliminary(self.parameters),
+        self.mechanism = Mechanism.of(
+            parts,
+            self.parameters,
+            participation=settings.sampling,
+            units=self.records.size,
+            batch_size=settings.batch_size,
+            steps=self.steps,
+            clip=clip,
+            clipping=clipping,
+            population=settings.population,
         )
         self.done = done
-        self._last = self.plan.total
+        self._last = self.mechanism.releases.total
         self.shape_state: dict[str, Any] = self.shape.init(self.parameters)
         self.prepared = False
         self._try_model(model, loss)
         self.ledger = self._open_ledger()
         self.delta = self._find_delta()
         self.run = resumed or settings.run or f"{name}-{os.urandom(4).hex()}"
-        self.noise_multiplier = self._calibrate()
+        self.mechanism = self._calibrated()
         self._check_continues(resumed is not None)
         self._last = self._within_own_budget()
         self._check_affordable(resumed is not None)
@@ -230,7 +223,7 @@ class Run:
             records=self.records,
             engine=self._engine,
             parameters=self.parameters,
-            sampler=self.sampler,
+            sampler=self.mechanism.sampler,
             sampling_bits=self.bits["sampling"],
             model_bits=self.bits["model"],
             noise=self.noise,
@@ -251,23 +244,6 @@ class Run:
     def population(self) -> int:
         """The public number of records."""
         return self.settings.population or self.records.size
-
-    def _make_sampler(self) -> Sampler:
-        settings = self.settings
-        if settings.batch_size > self.population:
-            raise ArgumentError(
-                f"Expected batch_size <= the number of records ({self.population}), got "
-                f"batch_size={settings.batch_size}."
-            )
-        if settings.sampling == "poisson":
-            return Poisson(self.records.size, settings.batch_size / self.population)
-        if settings.population is not None:
-            raise ArgumentError(
-                "Expected population=None for fixed-size sampling, whose rate needs the true "
-                "number of records. Use sampling='poisson'."
-            )
-        size = settings.batch_size
-        return FixedSize(self.records.size, int(size) if float(size).is_integer() else size)  # type: ignore[arg-type]
 
     def _try_model(self, model: nn.Module, loss: Loss) -> None:
         """Run the model on made-up examples, so that faults show before anything is charged."""
@@ -386,26 +362,24 @@ class Run:
             )
         return delta
 
-    def _calibrate(self) -> float:
+    def _calibrated(self) -> Mechanism:
+        """Return the mechanism with the noise that was asked for, or that the budget allows."""
         settings = self.settings
         if settings.noise_multiplier is not None:
-            return float(settings.noise_multiplier)
+            return self.mechanism.with_noise(float(settings.noise_multiplier))
         assert settings.budget is not None
         paid = self.own_tally() - self.own_tally("training")
-        before = epsilon_of(paid + self.planned(0, self.plan.before(0), 1.0), self.delta)
+        first = self.mechanism.releases.before(0)
+        before = epsilon_of(paid + self.mechanism.charges(0, first), self.delta)
         if before >= settings.budget.epsilon:
             raise BudgetExceeded(
                 f"Expected something to be left of {settings.budget} for the first step, got an "
                 f"epsilon of {formatting.epsilon(before)} for what comes before it: "
-                f"{self.plan.before(0)} releases of second moments, and {sum(paid.values())} "
+                f"{first} releases of second moments, and {sum(paid.values())} "
                 f"that run {self.run!r} was charged for already. Give them more noise or "
                 f"fewer rounds. {self._uncharged()}"
             )
-
-        def cost(sigma: float) -> float:
-            return epsilon_of(paid + self.planned(0, -1, sigma), self.delta)
-
-        return least_noise(cost, settings.budget.epsilon, str(settings.budget))
+        return self.mechanism.calibrated(settings.budget, paid)
 
     def _check_continues(self, resumed: bool) -> None:
         """Raise unless the ledger holds the steps that a run goes on from, a new one no step."""
@@ -429,18 +403,10 @@ class Run:
         is a plan: what other processes charge to the same run is known to the ledger alone, which
         holds each charge to the budget.
         """
-        own, total = self.own_tally(), self._last
-        if self.settings.budget is None or self.own_tally("training") == self.planned(0, self.done):
-            return total
-        low, high, tried = self.done, total + 1, total
-        while high - low > 1:
-            cost = epsilon_of(own + self.planned(self.done, tried - self.done), self.delta)
-            if cost <= self.settings.budget.epsilon:
-                low = tried
-            else:
-                high = tried
-            tried = (low + high) // 2
-        return low
+        budget = self.settings.budget
+        if budget is None or self.own_tally("training") == self.planned(0, self.done):
+            return self._last
+        return self.mechanism.affordable(budget, self.own_tally(), self.done)
 
     def _check_affordable(self, resumed: bool) -> None:
         """Raise before the first step if the ledger cannot pay for the whole run.
@@ -468,15 +434,20 @@ class Run:
 
     # ------------------------------------------------------------------ running
 
+    @property
+    def noise_multiplier(self) -> float:
+        """The calibrated or given noise multiplier."""
+        return self.mechanism.noise_multiplier
+
     def multiplier(self, step: int) -> float:
         """Return the noise multiplier of a step, counted from 0."""
-        return self.noise_multiplier * self.plan.factor(step)
+        return self.mechanism.multiplier(step)
 
-    def planned(self, start: int, count: int, sigma: float | None = None) -> Tally:
+    def planned(self, start: int, count: int) -> Tally:
         """Return the tally of `count` releases from release `start` on, all left for -1."""
-        base = self.noise_multiplier if sigma is None else sigma
-        end = self._last if count < 0 else min(self._last, start + count)
-        return self.plan.tally(self.sampler.event, base, start, end)
+        return self.mechanism.charges(
+            start, self._last if count < 0 else min(self._last, start + count)
+        )
 
     def _upcoming(self, count: int) -> Tally:
         """Return the next releases, those before the next checkpoint at most, all left for -1.
@@ -489,7 +460,9 @@ class Run:
 
     def save_after(self, step: int | None) -> None:
         """Say after how many steps the next checkpoint is, None for no checkpoint."""
-        self.saved_after = None if step is None else self.plan.before(min(step, self.steps))
+        self.saved_after = (
+            None if step is None else self.mechanism.releases.before(min(step, self.steps))
+        )
 
     def query(self, step: int) -> Release:
         """Return a release for a step, in the shape of the run."""
@@ -498,7 +471,7 @@ class Run:
             self.prepared = True
         geometry, state = self.shape.at(self.shape_state, self.parameters)
         multiplier = self.multiplier(step)
-        release = self._counted(lambda: self.gate.query(geometry, multiplier))
+        release = self._counted(lambda: self.gate.query(geometry, multiplier, self.done))
         self.shape_state = self.shape.seen(release, state)
         return release
 
@@ -507,7 +480,7 @@ class Run:
 
         The step starts anew the next time; what it was charged for stays charged.
         """
-        start = self.plan.before(step) if self.prepared else 0
+        start = self.mechanism.releases.before(step) if self.prepared else 0
         self._before += self.planned(start, self.done - start)
         self.done = start
         self._epsilons.clear()
@@ -539,10 +512,10 @@ class Run:
         Unless `exactly`, of up to a twentieth more steps: an upper bound that is computed for a few
         hundred steps only, however long the run is.
         """
-        queries = self.plan.before(step)
+        queries = self.mechanism.releases.before(step)
         if not exactly and queries > 2 * _POINTS_PER_OCTAVE:
             grain = 2 ** (queries.bit_length() - 1 - _POINTS_PER_OCTAVE.bit_length() + 1)
-            queries = min(-(-queries // grain) * grain, max(queries, self.plan.total))
+            queries = min(-(-queries // grain) * grain, max(queries, self.mechanism.releases.total))
         if queries not in self._epsilons:
             tally = self._before + self.planned(0, queries)
             self._epsilons[queries] = epsilon_of(tally, self.delta)
@@ -565,7 +538,7 @@ class Run:
             private=self.noise.secure and self.shape.private,
             dataset=ledger.dataset,
             unit=self.settings.unit,
-            relation=events.common_relation(totals or [self.sampler.event(1.0)]),
+            relation=events.common_relation(totals or [self.mechanism.sampler.event(1.0)]),
             epsilon=self.epsilon(),
             delta=self.delta,
             run=self.run,
@@ -574,7 +547,7 @@ class Run:
             budget=ledger.budget,
             ledger=where,
             method=method,
-            sampling=self.sampler.describe(),
+            sampling=self.mechanism.sampler.describe(),
             noise=self.noise.describe(),
             progress=f"{steps_done:,} of {self.steps:,} steps",
             charges=ledger.charges(),

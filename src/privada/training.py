@@ -21,6 +21,7 @@ from privada.core.validation import shown, whole
 from privada.data import Collate, Transform
 from privada.gate import Gate
 from privada.methods import Method, Parts
+from privada.participation import Participation, participation
 from privada.run import Run, Settings
 
 
@@ -53,7 +54,8 @@ class Trainer:
         budget: what this run may cost; the noise is calibrated to it.
         noise_multiplier: the noise, as a multiple of the clip norm; epsilon is then reported at
             `delta`. Give exactly one of `budget` and `noise_multiplier`.
-        sampling: "poisson" (add-or-remove-one) or "fixed-size" (replace-one).
+        sampling: who takes part in a step: "poisson" (add-or-remove-one), "fixed-size"
+            (replace-one), "everyone", or a value of `pv.participation`.
         ledger: a `Ledger` or the path of one; by default one in memory.
         seed: makes sampling and noise reproducible, and the release not private.
         population: a public figure to use instead of the number of records.
@@ -110,7 +112,7 @@ class Trainer:
         budget: Budget | None = None,
         noise_multiplier: float | None = None,
         delta: float | None = None,
-        sampling: str = "poisson",
+        sampling: str | Participation = "poisson",
         ledger: Ledger | str | os.PathLike[str] | None = None,
         seed: int | None = None,
         population: int | None = None,
@@ -139,7 +141,7 @@ class Trainer:
             budget=budget,
             noise_multiplier=noise_multiplier,
             delta=delta,
-            sampling=sampling,
+            sampling=participation(sampling),
             ledger=ledger,
             seed=seed,
             population=population,
@@ -156,7 +158,7 @@ class Trainer:
             "batch_size": float(batch_size),
             "epochs": epochs,
             "steps": steps,
-            "sampling": sampling,
+            "sampling": settings.sampling.name,
             "budget": None if budget is None else [budget.epsilon, budget.delta],
             "noise_multiplier": noise_multiplier,
             "seed": seed,

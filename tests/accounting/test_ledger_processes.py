@@ -432,9 +432,9 @@ class Watched:
     def __init__(self, sampler: Any) -> None:
         self._sampler, self.draws = sampler, 0
 
-    def draw(self, bits: Bits) -> Any:
+    def draw(self, step: int, bits: Bits) -> Any:
         self.draws += 1
-        return self._sampler.draw(bits)
+        return self._sampler.draw(step, bits)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._sampler, name)

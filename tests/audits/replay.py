@@ -30,7 +30,7 @@ import torch
 from privada.accounting import events
 from privada.core.receipts import Receipt
 from privada.noise import GaussianNoise
-from privada.sampling import Poisson
+from privada.participation import PoissonSampler
 
 SLACK = 1 + 1e-6
 # Moments of the clock: they differ from run to run, whatever the records are.
@@ -97,13 +97,13 @@ def run(
         there: whether it is in the samples.
         played: the releases of another run, to be given out again.
     """
-    seen, release, draw = Seen(), GaussianNoise.release, Poisson.draw
+    seen, release, draw = Seen(), GaussianNoise.release, PoissonSampler.draw
     draws = 0
 
-    def sampled(self: Poisson, bits: Any) -> Any:
+    def sampled(self: PoissonSampler, step: int, bits: Any) -> Any:
         nonlocal draws
-        found = draw(self, bits)
-        if odd is None or odd >= self.records:
+        found = draw(self, step, bits)
+        if odd is None or odd >= self.units:
             return found
         draws += 1
         others = found[found != odd]
@@ -129,7 +129,7 @@ def run(
         tempfile.TemporaryDirectory() as folder,
         contextlib.chdir(folder),
         mock.patch.object(os, "urandom", _Secrets()),
-        mock.patch.object(Poisson, "draw", sampled),
+        mock.patch.object(PoissonSampler, "draw", sampled),
         mock.patch.object(GaussianNoise, "release", released),
         _generators_kept(),
         _written(seen),

@@ -37,7 +37,7 @@ from privada.core.values import ClippedSum
 from privada.gate import Gate
 from privada.geometry import Whitening, diagonal, isotropic
 from privada.noise import GaussianNoise
-from privada.sampling import Poisson
+from privada.participation import PoissonSampler
 from tests.clipping import test_norms as norms
 from tests.contracts.test_clippings import Direct, add_up
 from tests.contracts.test_engines import GEOMETRIES, make, whitening
@@ -584,7 +584,7 @@ def make_gate(rows, clipping="default", batch_size=None, clip=0.5, seed=3, how="
         records=records,
         engine=make_engine(how, model, add_up, parameters, example, usable),
         parameters=parameters,
-        sampler=Poisson(count, batch_size / count),
+        sampler=PoissonSampler(count, batch_size / count),
         sampling_bits=SeededBits(seed, "sampling"),
         model_bits=SecureBits(),
         noise=GaussianNoise(SeededBits(seed, "noise")),
@@ -642,7 +642,7 @@ def test_the_gate_deals_groups_from_its_own_bits():
     gate = make_gate(rows, microbatches(4), batch_size=20, seed=9)
     release = gate.query(isotropic(), 1e-6)
     bits = SeededBits(9, "sampling")
-    indices = Poisson(40, 0.5).draw(bits)
+    indices = PoissonSampler(40, 0.5).draw(0, bits)
     groups = microbatches(4).deal(len(indices), 20, bits)
     expected = oracles.microbatches(rows[indices], 0.5, groups=groups)
     torch.testing.assert_close(release.value.double(), expected, rtol=0, atol=1e-4)
@@ -660,12 +660,12 @@ def test_a_gate_without_a_choice_is_as_it_was():
         assert torch.equal(one.value, other.value)
         assert (one.noise_std, one.batch_size) == (other.noise_std, other.batch_size) == (0.5, 10)
     sampler, bits, noise = (
-        Poisson(30, 1 / 3),
+        PoissonSampler(30, 1 / 3),
         SeededBits(3, "sampling"),
         GaussianNoise(SeededBits(3, "noise")),
     )
     for release in releases[0]:
-        indices = sampler.draw(bits)
+        indices = sampler.draw(0, bits)
         total = oracles.plain_sum(rows[indices], Whitening(None, None), 0.5, torch.zeros(5))
         expected = noise.release(ClippedSum(total, 0.5), paid(), 10)
         assert torch.equal(release.value, expected.value)

@@ -9,18 +9,30 @@ from scipy import stats
 from privada.accounting import events
 from privada.core.errors import ArgumentError
 from privada.core.randomness import SecureBits, SeededBits
-from privada.sampling import FixedSize, Poisson
+from privada.participation import (
+    NAMES,
+    Everyone,
+    FixedSize,
+    FixedSizeSampler,
+    FullBatchSampler,
+    Participation,
+    Poisson,
+    PoissonSampler,
+    participation,
+)
 
 SAMPLERS = [
-    Poisson(100, 0.1),
-    Poisson(100, 0.97),
-    Poisson(100, 1.0),
-    Poisson(1, 0.5),
-    FixedSize(100, 10),
-    FixedSize(100, 51),
-    FixedSize(100, 97),
-    FixedSize(100, 100),
-    FixedSize(1, 1),
+    PoissonSampler(100, 0.1),
+    PoissonSampler(100, 0.97),
+    PoissonSampler(100, 1.0),
+    PoissonSampler(1, 0.5),
+    FixedSizeSampler(100, 10),
+    FixedSizeSampler(100, 51),
+    FixedSizeSampler(100, 97),
+    FixedSizeSampler(100, 100),
+    FixedSizeSampler(1, 1),
+    FullBatchSampler(100),
+    FullBatchSampler(1),
 ]
 
 
@@ -41,60 +53,62 @@ class Counted:
 def test_indices_are_ascending_distinct_and_in_range(sampler):
     bits = SeededBits(1, "sampling")
     for _ in range(200):
-        drawn = sampler.draw(bits)
+        drawn = sampler.draw(0, bits)
         assert drawn.dtype == np.int64
         assert (np.diff(drawn) > 0).all()
-        assert drawn.size == 0 or (drawn[0] >= 0 and drawn[-1] < sampler.records)
+        assert drawn.size == 0 or (drawn[0] >= 0 and drawn[-1] < sampler.units)
 
 
 @pytest.mark.parametrize("sampler", SAMPLERS, ids=repr)
 def test_draws_repeat_with_the_seed_and_differ_without(sampler):
-    again = [sampler.draw(SeededBits(7, "sampling")) for _ in range(2)]
+    again = [sampler.draw(0, SeededBits(7, "sampling")) for _ in range(2)]
     assert np.array_equal(*again)
-    drawn = {bytes(sampler.draw(SecureBits())) for _ in range(60)}
-    free = sampler.batch_size < sampler.records
+    drawn = {bytes(sampler.draw(0, SecureBits())) for _ in range(60)}
+    free = sampler.batch_size < sampler.units
     assert (len(drawn) > 1) == free
 
 
 @pytest.mark.parametrize("sampler", SAMPLERS, ids=repr)
 def test_every_record_is_as_likely_as_it_should_be(sampler):
     bits, rounds = SeededBits(11, "sampling"), 4000
-    counts = np.zeros(sampler.records)
+    counts = np.zeros(sampler.units)
     for _ in range(rounds):
-        counts[sampler.draw(bits)] += 1
-    q = sampler.batch_size / sampler.records
+        counts[sampler.draw(0, bits)] += 1
+    q = sampler.batch_size / sampler.units
     if q == 1:
         assert (counts == rounds).all()
         return
     deviations = (counts - rounds * q) / np.sqrt(rounds * q * (1 - q))
     # Bonferroni over the records, one false alarm in a million
-    assert np.abs(deviations).max() < stats.norm.isf(1e-6 / 2 / sampler.records)
+    assert np.abs(deviations).max() < stats.norm.isf(1e-6 / 2 / sampler.units)
 
 
 @pytest.mark.parametrize("sampler", SAMPLERS, ids=repr)
 def test_the_event_is_of_the_right_relation(sampler):
     event = sampler.event(2.0)
     assert events.multiplier(event) == 2.0
-    expected = events.REPLACE if isinstance(sampler, FixedSize) else events.ADD_OR_REMOVE
+    expected = events.REPLACE if isinstance(sampler, FixedSizeSampler) else events.ADD_OR_REMOVE
     assert events.relation(event) in (expected, events.EITHER)
     assert sampler.describe()
 
 
 @pytest.mark.parametrize(
-    "make", [lambda n: Poisson(n, 64 / n), lambda n: FixedSize(n, 64)], ids=["poisson", "fixed"]
+    "make",
+    [lambda n: PoissonSampler(n, 64 / n), lambda n: FixedSizeSampler(n, 64)],
+    ids=["poisson", "fixed"],
 )
 def test_a_draw_costs_in_proportion_to_the_batch_and_not_to_the_data(make):
     costs = []
     for records in (10_000, 10_000_000):
         bits = Counted()
-        make(records).draw(bits)
+        make(records).draw(0, bits)
         costs.append(bits.bytes)
     assert costs[1] <= 1.5 * costs[0] <= 1.5 * 8 * 300
 
 
 def test_poisson_batch_sizes_are_binomial():
-    bits, sampler = SeededBits(3, "sampling"), Poisson(50, 0.2)
-    sizes = np.bincount([sampler.draw(bits).size for _ in range(6000)], minlength=51)
+    bits, sampler = SeededBits(3, "sampling"), PoissonSampler(50, 0.2)
+    sizes = np.bincount([sampler.draw(0, bits).size for _ in range(6000)], minlength=51)
     expected = stats.binom.pmf(np.arange(51), 50, 0.2) * 6000
     common = expected > 10
     observed = np.append(sizes[common], sizes[~common].sum())
@@ -104,10 +118,10 @@ def test_poisson_batch_sizes_are_binomial():
 
 
 def test_poisson_coins_are_independent_from_record_to_record_and_step_to_step():
-    bits, sampler = SeededBits(4, "sampling"), Poisson(200, 0.3)
+    bits, sampler = SeededBits(4, "sampling"), PoissonSampler(200, 0.3)
     chosen = np.zeros((3000, 200))
     for row in chosen:
-        row[sampler.draw(bits)] = 1
+        row[sampler.draw(0, bits)] = 1
     chosen -= 0.3
     scale = 0.3 * 0.7
     for pairs in (chosen[:, 1:] * chosen[:, :-1], chosen[1:] * chosen[:-1]):
@@ -116,7 +130,7 @@ def test_poisson_coins_are_independent_from_record_to_record_and_step_to_step():
 
 def test_poisson_batches_may_be_empty_and_larger_than_expected():
     bits = SeededBits(5, "sampling")
-    sizes = [Poisson(1000, 0.001).draw(bits).size for _ in range(300)]
+    sizes = [PoissonSampler(1000, 0.001).draw(0, bits).size for _ in range(300)]
     assert min(sizes) == 0
     assert max(sizes) >= 3
 
@@ -129,17 +143,17 @@ def test_poisson_goes_on_drawing_gaps_until_the_records_end():
             drawn = super().draw(size)
             return np.full(size, 255, np.uint8) if self.bytes == size else drawn
 
-    drawn = Poisson(100_000, 0.001).draw(ShortGaps())
+    drawn = PoissonSampler(100_000, 0.001).draw(0, ShortGaps())
     assert drawn[0] == 0
     assert drawn[-1] > 99_000 - 20_000
     assert drawn.size > 150
 
 
 def test_fixed_size_sets_are_uniform():
-    bits, sampler = SeededBits(6, "sampling"), FixedSize(6, 2)
+    bits, sampler = SeededBits(6, "sampling"), FixedSizeSampler(6, 2)
     seen: dict[bytes, int] = {}
     for _ in range(15_000):
-        key = bytes(sampler.draw(bits))
+        key = bytes(sampler.draw(0, bits))
         seen[key] = seen.get(key, 0) + 1
     assert len(seen) == 15
     assert stats.chisquare(list(seen.values())).pvalue > 1e-6
@@ -149,22 +163,57 @@ def test_fixed_size_sets_are_uniform():
 @settings(max_examples=60, deadline=None)
 def test_fixed_size_gives_exactly_its_size(records, data):
     size = data.draw(st.integers(1, records))
-    drawn = FixedSize(records, size).draw(SeededBits(records, "sampling"))
+    drawn = FixedSizeSampler(records, size).draw(0, SeededBits(records, "sampling"))
     assert np.unique(drawn).size == size
 
 
 @pytest.mark.parametrize(
     ("make", "name"),
     [
-        (lambda: Poisson(0, 0.1), "records"),
-        (lambda: Poisson(10, 0.0), "sampling_rate"),
-        (lambda: Poisson(10, 1.1), "sampling_rate"),
-        (lambda: Poisson(10, float("nan")), "sampling_rate"),
-        (lambda: FixedSize(10, 11), "batch_size"),
-        (lambda: FixedSize(10, 0), "batch_size"),
-        (lambda: FixedSize(10, 2.5), "batch_size"),
+        (lambda: PoissonSampler(0, 0.1), "units"),
+        (lambda: PoissonSampler(10, 0.0), "sampling_rate"),
+        (lambda: PoissonSampler(10, 1.1), "sampling_rate"),
+        (lambda: PoissonSampler(10, float("nan")), "sampling_rate"),
+        (lambda: FixedSizeSampler(10, 11), "batch_size"),
+        (lambda: FixedSizeSampler(10, 0), "batch_size"),
+        (lambda: FixedSizeSampler(10, 2.5), "batch_size"),
     ],
 )
 def test_bad_sizes_and_rates_are_refused(make, name):
     with pytest.raises(ArgumentError, match=name):
         make()
+
+
+WAYS = [Poisson(), FixedSize(), Everyone()]
+
+
+@pytest.mark.parametrize("way", WAYS, ids=repr)
+def test_a_participation_makes_the_sampler_of_its_batch_size(way):
+    size = 40 if way == Everyone() else 10
+    sampler = way.among(40, size)
+    assert (sampler.units, sampler.batch_size) == (40, size)
+    expected = events.REPLACE if way.fixed_count else events.ADD_OR_REMOVE
+    assert events.relation(sampler.event(1.0)) in (expected, events.EITHER)
+    assert isinstance(way, Participation)
+
+
+@pytest.mark.parametrize("way", WAYS, ids=repr)
+@pytest.mark.parametrize("size", [41, 0, -1, float("nan")])
+def test_a_batch_that_cannot_be_drawn_is_refused(way, size):
+    with pytest.raises(ArgumentError):
+        way.among(40, size)
+
+
+def test_a_public_population_sets_the_rate_of_coins_alone():
+    assert Poisson().among(38, 10, population=40).sampling_rate == 0.25
+    assert Everyone().among(38, 40, population=40).units == 38
+    with pytest.raises(ArgumentError, match="population=None"):
+        FixedSize().among(38, 10, population=40)
+
+
+def test_names_are_short_hands():
+    assert [participation(name) for name in NAMES] == WAYS
+    assert participation(WAYS[0]) is WAYS[0]
+    for wrong in ("shuffled", None, 3, Poisson):
+        with pytest.raises(ArgumentError, match="sampling"):
+            participation(wrong)

@@ -9,17 +9,16 @@ from typing import Any
 import torch
 from torch import nn
 
-from privada.accounting import events
-from privada.accounting.events import Tally
 from privada.clipping.engine import not_compiled
 from privada.clipping.losses import Loss
 from privada.core.errors import ArgumentError, PrivadaError
 from privada.core.randomness import Bits
 from privada.core.tensors import Parameters
 from privada.core.validation import positive, whole
+from privada.mechanism import Mechanism
 from privada.methods import Method
 from privada.noise.hidden import hidden_generator
-from privada.plan import Plan
+from privada.participation import Participation
 from privada.public import ModelSide
 from privada.selection.spaces import Settings
 
@@ -120,34 +119,20 @@ def made(recipe: Recipe, settings: Settings, bits: Bits) -> Candidate:
     return replace(candidate, model=model, loss=loss)
 
 
-def charges_of(candidate: Candidate, population: int, sampling: str) -> Callable[[float], Tally]:
-    """Return what a run of the candidate will be charged, as a function of its noise."""
-    steps = candidate.steps_on(population)
-    size = candidate.batch_size
-    if size > population:
-        raise ArgumentError(
-            f"Expected batch_size <= the number of training records ({population}), got "
-            f"batch_size={size:g}."
-        )
-    if sampling == "fixed-size" and not float(size).is_integer():
-        raise ArgumentError(
-            f"Expected a whole batch_size with fixed-size sampling, got batch_size={size!r}."
-        )
-    parts = candidate.method.parts(steps)
+def mechanism_of(candidate: Candidate, population: int, participation: Participation) -> Mechanism:
+    """Return what a run of the candidate will do, priced but for its noise."""
+    steps, size = candidate.steps_on(population), candidate.batch_size
     parameters = Parameters(
         candidate.model, ModelSide(not_compiled(candidate.model), candidate.loss)
     )
     parameters.epoch = math.ceil(population / size)
-    plan = Plan(
-        steps,
-        parts.schedule,
-        parts.controller.queries,
-        parts.geometry.preliminary(parameters),
+    return Mechanism.of(
+        candidate.method.parts(steps),
+        parameters,
+        participation=participation,
+        units=population,
+        batch_size=size,
+        steps=steps,
+        clip=candidate.method.clip,
+        clipping=candidate.method.clipping,
     )
-
-    def event(sigma: float) -> Any:
-        if sampling == "poisson":
-            return events.poisson(size / population, sigma)
-        return events.fixed_size(population, int(size), sigma)
-
-    return lambda sigma: plan.tally(event, sigma, 0, plan.total)

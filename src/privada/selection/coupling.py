@@ -16,6 +16,7 @@ from privada.core.errors import ArgumentError
 from privada.core.public import Public
 from privada.core.randomness import SeededBits
 from privada.core.validation import positive, whole
+from privada.participation import Participation
 from privada.scores import Score, accuracy
 from privada.selection.candidates import Recipe, made
 from privada.selection.prices import Price
@@ -357,7 +358,7 @@ def coupling_grid(
     budget: Budget | None = None,
     noise_multiplier: float | None = None,
     delta: float | None = None,
-    sampling: str = "poisson",
+    sampling: str | Participation = "poisson",
     ledger: Ledger | str | os.PathLike[str] | None = None,
     seed: int | None = None,
     unit: str = "record",

@@ -22,6 +22,7 @@ from privada.core.errors import (
 from privada.core.randomness import SeededBits, make_bits, words
 from privada.noise import GaussianNoise
 from privada.noise.hidden import hidden_generator
+from privada.participation import Participation
 from privada.scores import Score, Scorer, public_score
 from privada.selection.candidates import Candidate, Recipe, made
 from privada.selection.spaces import Settings
@@ -52,7 +53,7 @@ class Runs:
     terms: Terms
     parts: Split
     score: Score
-    sampling: str
+    sampling: Participation
     seed: int | None
     dataset: str
     unit: str
@@ -85,7 +86,7 @@ class Runs:
             noise_multiplier=self.terms.sigmas[index],
             delta=self.terms.delta,
             sampling=self.sampling,
-            population=self.parts.population if self.sampling == "poisson" else None,
+            population=None if self.sampling.fixed_count else self.parts.population,
             ledger=ledger,
             seed=seed,
             unit=self.unit,
@@ -207,7 +208,7 @@ class Runs:
             self.parts.scored_population,
             self.parts.words,
             (self.score.name, self.score.low, self.score.high, self.score.greater),
-            self.sampling,
+            self.sampling.name,
             self.seed,
             self.dataset,
             ledger.identity,

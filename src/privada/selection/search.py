@@ -24,13 +24,13 @@ from privada.core.errors import (
     ModelError,
 )
 from privada.core.randomness import SeededBits, integers, make_bits
-from privada.core.validation import one_of, whole
+from privada.core.validation import whole
 from privada.core.validation import words as printable
 from privada.noise import GaussianNoise
-from privada.run import SAMPLING
+from privada.participation import Participation, participation
 from privada.scores import Score, accuracy
 from privada.selection import state as states
-from privada.selection.candidates import Recipe, charges_of, made
+from privada.selection.candidates import Recipe, made, mechanism_of
 from privada.selection.marks import Marks
 from privada.selection.prices import Price
 from privada.selection.runs import Runs
@@ -122,7 +122,7 @@ def select(
     noise_multiplier: float | None = None,
     delta: float | None = None,
     score_noise: float | None = None,
-    sampling: str = "poisson",
+    sampling: str | Participation = "poisson",
     ledger: Ledger | str | os.PathLike[str] | None = None,
     seed: int | None = None,
     unit: str = "record",
@@ -201,7 +201,7 @@ def select(
             "Expected recipe to be a function of settings that returns a Candidate, got "
             f"{recipe!r}."
         )
-    one_of("sampling", sampling, SAMPLING)
+    taking_part = participation(sampling)
     printable("unit", unit)
     if seed is not None:
         whole("seed", seed, least=0)
@@ -218,14 +218,15 @@ def select(
     parts = split(
         data,
         validation,
-        sampling,
+        taking_part,
         lambda: make_bits(seed, "split"),
         None if before is None else before.mask,
     )
     charges, described, sources, private = [], [], [], True
     for each in settings:  # one at a time: models may be large
         candidate = made(recipe, each, SeededBits(0, "pool"))
-        charges.append(charges_of(candidate, parts.population, sampling))
+        mechanism = mechanism_of(candidate, parts.population, taking_part)
+        charges.append(mechanism.charges_at)
         described.append(candidate.describe())
         shape_of = candidate.method.parts(1).geometry
         sources.append(shape_of.source)
@@ -242,7 +243,7 @@ def select(
         scored=not parts.public,
     )
     search = Runs(
-        recipe, settings, terms, parts, score, sampling, seed, opened.dataset, unit,
+        recipe, settings, terms, parts, score, taking_part, seed, opened.dataset, unit,
         tuple(dict.fromkeys(filter(None, sources))), private,
     )  # fmt: skip
     for index in range(len(settings)):
@@ -556,7 +557,7 @@ def _statement(search: Runs, now: State, ledger: Ledger) -> Statement:
         budget=ledger.budget,
         ledger="in memory: gone with this process" if ledger.path is None else ledger.name,
         method=f"selection among {len(search.candidates)} candidates by {terms.how}: {released}",
-        sampling=f"{search.sampling}, of the records that were not set apart for scores",
+        sampling=f"{search.sampling.name}, of the records that were not set apart for scores",
         noise=noise.describe(),
         progress="all runs taken",
         charges=ledger.charges(),

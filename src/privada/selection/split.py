@@ -16,6 +16,7 @@ from privada.core.public import Public
 from privada.core.randomness import Bits, uniforms, words
 from privada.core.validation import probability
 from privada.data import Part
+from privada.participation import Participation
 
 Mask = NDArray[np.bool_]
 # Records are too few for coins if a part would be left empty more often than this.
@@ -40,13 +41,17 @@ class Split:
 
 
 def split(
-    data: Any, validation: Any, sampling: str, draw_bits: Callable[[], Bits], mask: Mask | None
+    data: Any,
+    validation: Any,
+    participation: Participation,
+    draw_bits: Callable[[], Bits],
+    mask: Mask | None,
 ) -> Split:
     """Return the training and the scored records; see `select` for `validation`.
 
     A share is drawn by a coin for each record, so that nobody's part depends on who else is
-    there; with fixed-size sampling, where the number of records is fixed, by a random order.
-    `mask` is what an earlier call drew.
+    there; with participation of a fixed count, where the number of records is fixed, by a random
+    order. `mask` is what an earlier call drew.
     """
     data, validation = _as_pair(data), _as_pair(validation)
     size = _size(data)
@@ -58,7 +63,7 @@ def split(
     if isinstance(validation, float):
         share = probability("validation", validation)
         if mask is None:
-            mask = _drawn(size, share, sampling, draw_bits())
+            mask = _drawn(size, share, participation, draw_bits())
         expected = max(1, round(share * size))
         if size < 2 or expected >= size:
             raise ArgumentError(
@@ -66,7 +71,7 @@ def split(
                 f"validation={validation}."
             )
         # refused from public figures: an error by chance would tell of who is there
-        if sampling == "poisson" and share**size + (1 - share) ** size > _EMPTY:
+        if not participation.fixed_count and share**size + (1 - share) ** size > _EMPTY:
             raise ArgumentError(
                 f"Expected enough records that coins leave no part empty, got {size} records and "
                 f"validation={validation}. Use a share nearer to 1/2 or more records, or name the "
@@ -82,12 +87,12 @@ def split(
         text = (
             f"Each record was set apart for scores by its own coin, with chance {share:g}; "
             "no record is both trained on and scored."
-            if sampling == "poisson"
+            if not participation.fixed_count
             else f"A random {share:g} of the records was set apart for scores; no record is both "
             "trained on and scored."
         )
         train, scored = take(data, np.flatnonzero(~mask)), take(data, np.flatnonzero(mask))
-        if sampling == "poisson":
+        if not participation.fixed_count:
             return Split(train, scored, size - expected, expected, False, text, mask)
         return Split(train, scored, _size(train), _size(scored), False, text, mask)
     rows = _rows(validation, size)
@@ -110,8 +115,8 @@ def _as_pair(data: Any) -> Any:
     return data
 
 
-def _drawn(size: int, share: float, sampling: str, bits: Bits) -> Mask:
-    if sampling == "poisson":
+def _drawn(size: int, share: float, participation: Participation, bits: Bits) -> Mask:
+    if not participation.fixed_count:
         return np.asarray(uniforms(bits, size) < share)
     chosen = np.zeros(size, dtype=bool)
     chosen[np.argsort(words(bits, size))[: max(1, round(share * size))]] = True

@@ -2,19 +2,21 @@
 
 import math
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 from dp_accounting import DpEvent
 from numpy.typing import NDArray
 
 from privada.accounting import events
+from privada.core.errors import ArgumentError
 from privada.core.randomness import Bits, uniforms
 from privada.core.validation import rate, whole
 
 
 @dataclass(frozen=True)
-class Poisson:
-    """Each of `records` records enters a step independently with probability `sampling_rate`.
+class PoissonSampler:
+    """Each of `units` records enters a step independently with probability `sampling_rate`.
 
     The gaps between chosen records are geometric, so a draw costs time in proportion to the batch
     and not to the data set.
@@ -26,42 +28,43 @@ class Poisson:
 
     Example:
         >>> from privada.core.randomness import SeededBits
-        >>> from privada.sampling import Poisson
-        >>> Poisson(records=10_000_000, sampling_rate=3e-7).draw(SeededBits(1, "sampling")).size
+        >>> from privada.participation import PoissonSampler
+        >>> sampler = PoissonSampler(units=10_000_000, sampling_rate=3e-7)
+        >>> sampler.draw(0, SeededBits(1, "sampling")).size
         5
 
     Reference: Mironov, Talwar and Zhang (2019), Renyi Differential Privacy of the Sampled
     Gaussian Mechanism, Definition 3.
     """
 
-    records: int
+    units: int
     sampling_rate: float
 
     def __post_init__(self) -> None:
-        whole("records", self.records)
+        whole("units", self.units)
         rate("sampling_rate", self.sampling_rate)
 
     @property
     def batch_size(self) -> float:
         """The expected number of records."""
-        return self.records * self.sampling_rate
+        return self.units * self.sampling_rate
 
-    def draw(self, bits: Bits) -> NDArray[np.int64]:
+    def draw(self, step: int, bits: Bits) -> NDArray[np.int64]:
         """Return the indices of one step's records, ascending."""
         if self.sampling_rate == 1:
-            return np.arange(self.records, dtype=np.int64)
+            return np.arange(self.units, dtype=np.int64)
         log_miss = math.log1p(-self.sampling_rate)
         mean = self.batch_size
         count = math.ceil(mean + 6 * math.sqrt(mean) + 16)
         parts: list[NDArray[np.float64]] = []
         end = -1.0
-        while end < self.records:
+        while end < self.units:
             gaps = np.floor(np.log(uniforms(bits, count)) / log_miss) + 1
             places = end + np.cumsum(gaps)
             parts.append(places)
             end = float(places[-1])
         places = np.concatenate(parts)
-        return places[places < self.records].astype(np.int64)
+        return places[places < self.units].astype(np.int64)
 
     def event(self, noise_multiplier: float) -> DpEvent:
         """Return the event of a Gaussian release over one draw."""
@@ -73,3 +76,40 @@ class Poisson:
             f"Poisson: each record enters a step independently with probability "
             f"{self.sampling_rate:.6g}"
         )
+
+
+@dataclass(frozen=True)
+class Poisson:
+    """Poisson sampling: each record enters each step by its own coin.
+
+    The cheapest way to take part: what is released of a step costs little, because it is not known
+    who was in it.
+
+    Guarantee: accounted for adding or removing one record.
+
+    Edge cases: a batch may be empty, or far larger than expected.
+
+    Example:
+        >>> import privada as pv, torch
+        >>> trainer = pv.Trainer(
+        ...     torch.nn.Linear(2, 1), torch.nn.MSELoss(), (torch.zeros(50, 2), torch.zeros(50, 1)),
+        ...     method=pv.methods.DPSGD(lr=0.1), batch_size=10, steps=3, noise_multiplier=1.0,
+        ...     delta=1e-3, sampling=pv.participation.Poisson(),
+        ... )
+
+    Reference: Mironov, Talwar and Zhang (2019), Renyi Differential Privacy of the Sampled
+    Gaussian Mechanism, Definition 3.
+    """
+
+    name: ClassVar[str] = "poisson"
+    fixed_count: ClassVar[bool] = False
+
+    def among(self, units: int, batch_size: float, population: int | None = None) -> PoissonSampler:
+        """Return the sampler whose expected batch has `batch_size` of the population."""
+        public = population or units
+        if batch_size > public:
+            raise ArgumentError(
+                f"Expected batch_size <= the number of records ({public}), got "
+                f"batch_size={batch_size}."
+            )
+        return PoissonSampler(units, batch_size / public)

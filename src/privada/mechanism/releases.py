@@ -1,4 +1,4 @@
-"""The plan of a run: which releases it makes, known before the first."""
+"""The releases of a run by number, known before the first."""
 
 from bisect import bisect_right
 from collections import Counter
@@ -13,7 +13,7 @@ from privada.core.errors import ArgumentError
 from privada.noise import Schedule
 
 
-class Plan:
+class Releases:
     """The releases of a run, numbered from 0: preliminary ones, then those of each step.
 
     Args:
@@ -52,21 +52,23 @@ class Plan:
         """Return the relative noise of a step."""
         return self._schedule.factor(step)
 
-    def tally(self, event: Callable[[float], DpEvent], sigma: float, start: int, end: int) -> Tally:
+    def charges(
+        self, event: Callable[[float], DpEvent], noise_multiplier: float, start: int, end: int
+    ) -> Tally:
         """Return the events of releases `start` to `end`, the last one not included.
 
-        `event` makes a step's event from its noise multiplier, `sigma` times the step's factor.
+        `event` makes a step's event from its multiplier: `noise_multiplier` times its factor.
         """
         first = len(self._preliminary)
         found = Counter(events.gaussian(each) for each in self._preliminary[start:end])
         start = max(start, first)
         if not self._schedule.factors:
             if end > start:
-                found[event(sigma)] += end - start
+                found[event(noise_multiplier)] += end - start
             return found
         step = bisect_right(self._starts, start) - 1
         while start < end:
             upto = min(end, self._starts[step + 1])
-            found[event(sigma * self.factor(step))] += upto - start
+            found[event(noise_multiplier * self.factor(step))] += upto - start
             start, step = upto, step + 1
         return found

@@ -1,0 +1,165 @@
+"""What a run will do with private data, as one frozen value that knows its price."""
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+from privada.accounting import Budget, epsilon_of
+from privada.accounting.calibration import least_noise
+from privada.accounting.events import Tally
+from privada.clipping import Clipping
+from privada.clipping.clips import THRESHOLD
+from privada.core.tensors import Parameters
+from privada.core.validation import positive
+from privada.geometry import Shape
+from privada.mechanism.releases import Releases
+from privada.noise import Schedule
+from privada.participation import Participation, Sampler
+
+
+class _Controller(Protocol):
+    def queries(self, step: int) -> int: ...
+
+
+class Parts(Protocol):
+    """What a mechanism has to know of a method."""
+
+    @property
+    def geometry(self) -> Shape:
+        """What gradients are clipped in."""
+
+    @property
+    def schedule(self) -> Schedule:
+        """The relative noise of each step."""
+
+    @property
+    def controller(self) -> _Controller:
+        """How many releases a step takes."""
+
+
+@dataclass(frozen=True)
+class Mechanism:
+    """Who takes part, what one unit can do at most, how much noise is added, and how often.
+
+    Everything in it is known before the first look at the data, so that its price is too.
+
+    Args:
+        sampler: draws the units of a step, and says the event of a release over them.
+        releases: how many releases each step makes, and the noise of each relative to the others.
+        clip: the clip norm.
+        clipping: how one unit's gradient is bounded.
+        noise_multiplier: the noise's standard deviation over the clip norm, where the schedule's
+            factor is 1.
+
+    Guarantee: `charges` are the events of all releases that a run of this mechanism makes; their
+    epsilon bounds what all of them tell together.
+
+    Example:
+        >>> import privada as pv, torch
+        >>> from privada.core.tensors import Parameters
+        >>> from privada.mechanism import Mechanism
+        >>> mechanism = Mechanism.of(
+        ...     pv.methods.DPSGD(lr=0.1).parts(1000), Parameters(torch.nn.Linear(2, 1)), clip=1.0,
+        ...     participation=pv.participation.Poisson(), units=50_000, batch_size=500, steps=1000,
+        ... )
+        >>> round(mechanism.calibrated(pv.Budget(1.0, 1e-6)).noise_multiplier, 3)
+        2.028
+
+    Reference: Abadi et al. (2016), Deep Learning with Differential Privacy, Algorithm 1.
+    """
+
+    sampler: Sampler
+    releases: Releases
+    clip: float = 1.0
+    clipping: Clipping = THRESHOLD
+    noise_multiplier: float = 1.0
+
+    def __post_init__(self) -> None:
+        positive("clip", self.clip)
+        positive("noise_multiplier", self.noise_multiplier)
+
+    @classmethod
+    def of(
+        cls,
+        parts: Parts,
+        parameters: Parameters,
+        *,
+        participation: Participation,
+        units: int,
+        batch_size: float,
+        steps: int,
+        clip: float,
+        clipping: Clipping = THRESHOLD,
+        population: int | None = None,
+    ) -> "Mechanism":
+        """Return the mechanism of a method on a number of units, with a multiplier of 1.
+
+        Raises:
+            ArgumentError: the batch size cannot be drawn or clipped as asked.
+        """
+        clipping.terms(batch_size)  # which checks the size of micro-batches
+        sampler = participation.among(units, batch_size, population)
+        preliminary = parts.geometry.preliminary(parameters)
+        releases = Releases(steps, parts.schedule, parts.controller.queries, preliminary)
+        return cls(sampler, releases, clip, clipping)
+
+    @property
+    def sensitivity(self) -> float:
+        """The most by which adding or removing one unit moves a clipped sum."""
+        return self.clipping.sensitivity(self.clip)
+
+    def multiplier(self, step: int) -> float:
+        """Return the noise multiplier of a step, counted from 0."""
+        return self.noise_multiplier * self.releases.factor(step)
+
+    def charges(self, start: int = 0, end: int | None = None) -> Tally:
+        """Return the events of releases `start` to `end`, the last one not included."""
+        last = self.releases.total if end is None else min(end, self.releases.total)
+        return self.releases.charges(self.sampler.event, self.noise_multiplier, start, last)
+
+    def charges_at(self, noise_multiplier: float) -> Tally:
+        """Return the events of all releases, if the noise multiplier were another one."""
+        return self.with_noise(noise_multiplier).charges()
+
+    def epsilon(self, delta: float, paid: Tally | None = None) -> float:
+        """Return the epsilon of all releases, and of what was paid before."""
+        return epsilon_of(self.charges() + (paid or Counter()), delta)
+
+    def with_noise(self, noise_multiplier: float) -> "Mechanism":
+        """Return the same mechanism with another noise multiplier."""
+        return replace(self, noise_multiplier=noise_multiplier)
+
+    def calibrated(self, budget: Budget, paid: Tally | None = None) -> "Mechanism":
+        """Return the mechanism with the least noise that fits a budget, beside what was paid.
+
+        Raises:
+            ArgumentError: no noise is enough.
+        """
+        return self.with_noise(
+            least_noise(
+                lambda sigma: self.with_noise(sigma).epsilon(budget.delta, paid),
+                budget.epsilon,
+                str(budget),
+            )
+        )
+
+    def affordable(self, budget: Budget, paid: Tally, start: int) -> int:
+        """Return up to which release the budget reaches from release `start` on."""
+        return _last_within(
+            lambda end: epsilon_of(paid + self.charges(start, end), budget.delta) <= budget.epsilon,
+            start,
+            self.releases.total,
+        )
+
+
+def _last_within(fits: Callable[[int], bool], least: int, most: int) -> int:
+    """Return the largest number that fits, of those above `least`; all below it fit as well."""
+    low, high, tried = least, most + 1, most
+    while high - low > 1:
+        if fits(tried):
+            low = tried
+        else:
+            high = tried
+        tried = (low + high) // 2
+    return low
