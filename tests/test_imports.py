@@ -18,6 +18,7 @@ ORDER = [
     {"accounting"},
     {"fits"},
     {"participation"},
+    {"objective"},
     {"sampling"},
     {"geometry"},
     {"clipping"},

@@ -220,7 +220,7 @@ class Gate:
             BudgetExceeded: before any record is read.
             LedgerError: before any record is read.
         """
-        whitening = self._lay_out(geometry)
+        whitening = self.lay_out(geometry)
         self._queries += 1
         if self._look_again is not None and self._queries in _LOOKS:
             self._look_again(self._queries)  # before the charge
@@ -278,7 +278,8 @@ class Gate:
             pass_on_signals(error)
             return None
 
-    def _lay_out(self, geometry: Geometry) -> Whitening:
+    def lay_out(self, geometry: Geometry) -> Whitening:
+        """Return a geometry laid out over the model's parameters; that of the last one is kept."""
         if self._laid_out is None or self._laid_out[0] is not geometry:
             self._laid_out = geometry, geometry.on(self._parameters)
         return self._laid_out[1]

@@ -23,6 +23,7 @@ from privada.core.validation import instance, positive, shown
 from privada.data import Collate, Transform
 from privada.geometry import Shape, isotropic
 from privada.methods import Parts
+from privada.objective import objective
 from privada.participation import Participation, participation
 from privada.run import Run, Settings
 from privada.updates import Controller, scheduled, sgd
@@ -370,6 +371,8 @@ class PrivateLoop:
         transform: Transform | None = None,
         collate: Collate | None = None,
         example: Any = None,
+        weight_decay: float = 0.0,
+        public_term: Any = None,
     ) -> None:
         settings = Settings(
             batch_size=batch_size,
@@ -387,6 +390,7 @@ class PrivateLoop:
             transform=transform,
             collate=collate,
             example=example,
+            objective=objective(weight_decay, public_term),
         )
         self._clip = positive("clip", clip)
         if not isinstance(model, nn.Module):

@@ -6,7 +6,7 @@ import os
 import warnings
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
@@ -37,6 +37,7 @@ from privada.geometry import Whitening
 from privada.mechanism import Mechanism, Parts
 from privada.noise import GaussianNoise
 from privada.noise.hidden import hidden_generator
+from privada.objective import Objective
 from privada.participation import Participation
 from privada.public import ModelSide
 from privada.updates import Controller, Rule
@@ -70,6 +71,7 @@ class Settings:
     transform: private_data.Transform | None = None
     collate: private_data.Collate | None = None
     example: Any = None
+    objective: Objective = field(default_factory=Objective)
 
     def __post_init__(self) -> None:
         self._number("batch_size", positive)
@@ -262,6 +264,7 @@ class Run:
                 model, loss, *readers, dataset=private_data.dataset_of(self.records)
             )
             self._refuse_state()
+            self.settings.objective.gradient(model, self.parameters)  # which may be an error
             with torch.no_grad(), torch.random.fork_rng(devices=[]):
                 outputs = call(model, example.inputs)
         finally:
@@ -473,7 +476,10 @@ class Run:
         multiplier = self.multiplier(step)
         release = self._counted(lambda: self.gate.query(geometry, multiplier, self.done))
         self.shape_state = self.shape.seen(release, state)
-        return release
+        public = self.settings.objective.gradient(self._model, self.parameters)
+        if public is None:
+            return release
+        return release.plus(geometry.precondition(public, self.gate.lay_out(geometry)))
 
     def give_up(self, step: int) -> None:
         """Count what was released for a step that was not finished beside the plan.
@@ -585,6 +591,11 @@ class Run:
         sources = dict.fromkeys(s for s in (self.shape.source, self._rule.source) if s)
         if sources:
             listed.append(f"Side information: {'; '.join(sources)}.")
+        if self.settings.objective.terms:
+            listed.append(
+                "What the objective adds to the loss depends on the parameters alone, and on no "
+                f"record: {self.settings.objective.describe()}."
+            )
         if self._engine.padding is not None and not self._engine.padding.invariant:
             listed.append(
                 "On this machine the last bits of a record's gradient may depend on the other "

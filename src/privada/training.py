@@ -21,6 +21,7 @@ from privada.core.validation import shown, whole
 from privada.data import Collate, Transform
 from privada.gate import Gate
 from privada.methods import Method, Parts
+from privada.objective import objective
 from privada.participation import Participation, participation
 from privada.run import Run, Settings
 
@@ -70,6 +71,11 @@ class Trainer:
             shapes, such as `pv.pad_to(length)` for records of different lengths.
         example: a made-up record (input, target), in place of the first one, from which the
             records' nesting, names, shapes and types are taken; for a Dataset.
+        weight_decay: adds weight_decay times the parameters to the released gradient, which costs
+            nothing.
+        public_term: what else is added to the loss, without looking at records: a function of the
+            model that returns one number, one of `pv.objective`, or a list of them. Its gradient
+            is added after the release, costs nothing and is not clipped.
 
     Guarantee: the sequence of all models during training, and everything derived from it, is
     (epsilon, delta)-differentially private as `statement()` says, `epsilon()` being that of
@@ -123,6 +129,8 @@ class Trainer:
         transform: Transform | None = None,
         collate: Collate | None = None,
         example: Any = None,
+        weight_decay: float = 0.0,
+        public_term: Any = None,
     ) -> None:
         if not isinstance(method, Method):
             raise ArgumentError(
@@ -151,6 +159,7 @@ class Trainer:
             transform=transform,
             collate=collate,
             example=example,
+            objective=objective(weight_decay, public_term),
         )
         self.model, self.method = model, method
         self._fingerprint = {
@@ -162,6 +171,7 @@ class Trainer:
             "budget": None if budget is None else [budget.epsilon, budget.delta],
             "noise_multiplier": noise_multiplier,
             "seed": seed,
+            "objective": settings.objective.describe() or None,
         }
         saved = None if resume is None else checkpoint.read(resume, self._fingerprint)
         self._step = 0 if saved is None else whole("step", saved["step"], least=0)

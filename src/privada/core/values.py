@@ -59,7 +59,8 @@ class Release:
     `value` is the noisy sum in the whitened space, `noise_std` the standard deviation of the
     noise in each of its coordinates, `batch_size` the public expected number of terms in the sum:
     the batch size, or the number of micro-batches. `receipt` says which event paid for it. Only
-    `privada.noise` makes one.
+    `privada.noise` makes one. `public` is the gradient of what the objective adds without looking
+    at records, such as weight decay.
 
     Guarantee: there is none without the receipt of a charge. Everything computed from releases
     alone is post-processing and costs nothing.
@@ -84,24 +85,34 @@ class Release:
     receipt: Receipt = field(repr=False)
     scale: Tensor | None = None
     shift: Tensor | None = None
+    public: Tensor | None = None
 
     def __post_init__(self) -> None:
         check_receipt(self.receipt)
 
     @property
     def gradient(self) -> Tensor:
-        """The released estimate of the average gradient, restored where the geometry says so."""
+        """The released estimate of the gradient: of the records' average, and of public terms."""
+        return self.with_public_term(self.private_gradient)
+
+    @property
+    def private_gradient(self) -> Tensor:
+        """The part that comes from the records, restored where the geometry says so."""
         mean = self.value / self.batch_size
         if self.scale is not None:
             mean.mul_(self.scale)
         return mean if self.shift is None else mean.add_(self.shift)
+
+    def with_public_term(self, direction: Tensor) -> Tensor:
+        """Return what a rule has made of the private part, with the gradient of public terms."""
+        return direction if self.public is None else direction.add_(self.public)
 
     def move(self, factor: float) -> tuple[Tensor, float]:
         """Return `factor` times `gradient` as a vector and what to multiply it with.
 
         Where nothing is restored that is the value itself, which is not copied.
         """
-        if self.scale is None and self.shift is None:
+        if self.scale is None and self.shift is None and self.public is None:
             return self.value, factor / self.batch_size
         return self.gradient, factor
 
@@ -114,3 +125,7 @@ class Release:
     def restored(self, scale: Tensor | None, shift: Tensor | None) -> "Release":
         """Return this release with the scale and shift that undo the whitening."""
         return replace(self, scale=scale, shift=shift)
+
+    def plus(self, public: Tensor) -> "Release":
+        """Return this release with the gradient of a public term beside it."""
+        return replace(self, public=public)

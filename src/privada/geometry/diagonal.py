@@ -137,6 +137,14 @@ class Geometry(Shape):
         """Return the release, mapped back to the space of gradients if this geometry does so."""
         return release.restored(whitening.scale, whitening.shift) if self.restores else release
 
+    def precondition(self, public: Tensor, whitening: Whitening) -> Tensor:
+        """Return a public gradient in the space that releases are used in.
+
+        Where a release is not mapped back, the step is along gradients over the scale, and so it
+        is for what is added to them.
+        """
+        return public if self.restores or whitening.scale is None else public / whitening.scale
+
     def __repr__(self) -> str:
         return self.source or "isotropic"
 

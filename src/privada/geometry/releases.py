@@ -47,7 +47,7 @@ class past_releases(FromState):
 
     def seen(self, release: Release, state: State) -> State:
         """Return the state with one more release in it."""
-        gradient, seen = release.gradient, state["seen"] + 1
+        gradient, seen = release.private_gradient, state["seen"] + 1
         second = (self._decay * state["second"]).addcmul_(gradient, gradient, value=1 - self._decay)
         known = second / (1 - self._decay**seen) if self._corrected else second
         return {"seen": seen, "second": second, "scale": known.sqrt().add_(self._eps)}
@@ -107,7 +107,7 @@ class delayed(FromState):
         if place >= self._plain:
             return state
         before = 0.0 if place == 0 else state["total"]
-        state["total"] = release.gradient + before
+        state["total"] = release.private_gradient + before
         if place == self._plain - 1:
             mean = state["total"] / self._plain
             second = (self._decay * state["second"]).addcmul_(mean, mean, value=1 - self._decay)

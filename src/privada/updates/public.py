@@ -87,7 +87,8 @@ def public_adam(
     ) -> tuple[Move, State]:
         step = state["step"] + 1
         shown = parameters.public_gradient(examples, state["step"])
-        first = state["first"].lerp(shown.lerp(release.gradient, mix), 1 - beta1)
+        mixture = release.with_public_term(shown.lerp(release.private_gradient, mix))
+        first = state["first"].lerp(mixture, 1 - beta1)
         second = (beta2 * state["second"]).addcmul_(shown, shown, value=1 - beta2)
         root = (second / (1 - beta2**step)).sqrt_().add_(eps)
         move = Move(first / root, -lr / (1 - beta1**step))
@@ -124,7 +125,8 @@ def mixed_with_public(public: Any, weight: float | Callable[[int], float]) -> Ru
     ) -> tuple[Move, State]:
         step = state["step"]
         shown = parameters.public_gradient(examples, step)
-        return Move(shown.lerp(release.gradient, at(step)), -lr), {"step": step + 1}
+        mixture = release.with_public_term(shown.lerp(release.private_gradient, at(step)))
+        return Move(mixture, -lr), {"step": step + 1}
 
     return Rule(_starting(examples), update, source=_SOURCE)
 
@@ -171,7 +173,7 @@ def public_subspace(public: Any, dimensions: int, every: int = 1) -> Rule:
         step, basis = state["step"], state["basis"]
         if step % every == 0:
             basis = _leading(parameters.public_gradients(examples, step), dimensions)
-        along = basis.t() @ (basis @ release.gradient)
+        along = release.with_public_term(basis.t() @ (basis @ release.private_gradient))
         return Move(along, -lr), {"step": step + 1, "basis": basis}
 
     return Rule(_starting(examples, "basis"), update, source=_SOURCE)
