@@ -12,6 +12,7 @@ _MODULES = (
     "accounting",
     "clipping",
     "geometry",
+    "mechanism",
     "methods",
     "noise",
     "objective",
@@ -27,6 +28,7 @@ _NAMES = {
     "Statement": "privada.accounting",
     "ClippedSum": "privada.core.values",
     "Public": "privada.core.public",
+    "Receipt": "privada.core.receipts",
     "Release": "privada.core.values",
     "Gate": "privada.gate",
     "PrivateClassifier": "privada.estimators",
@@ -55,6 +57,7 @@ if TYPE_CHECKING:
         accounting,
         clipping,
         geometry,
+        mechanism,
         methods,
         noise,
         objective,
@@ -76,6 +79,7 @@ if TYPE_CHECKING:
         PrivateValueError,
     )
     from privada.core.public import Public
+    from privada.core.receipts import Receipt
     from privada.core.values import ClippedSum, Release
     from privada.data import pad_to
     from privada.estimators import PrivateClassifier, PrivateRegressor
@@ -106,6 +110,7 @@ __all__ = [
     "PrivateValueError",
     "PrivateVectorizer",
     "Public",
+    "Receipt",
     "Release",
     "Statement",
     "Trainer",
@@ -113,6 +118,7 @@ __all__ = [
     "adas",
     "clipping",
     "geometry",
+    "mechanism",
     "methods",
     "noise",
     "objective",

@@ -15,10 +15,23 @@ from privada.core.errors import ArgumentError, ModelError
 from privada.core.tensors import Parameters
 from privada.core.validation import not_negative, shown
 
+__all__ = ["ModelTerm", "Objective", "PublicTerm", "WeightDecay", "objective"]
+
 
 @runtime_checkable
 class PublicTerm(Protocol):
-    """A part of the objective that depends on the parameters alone."""
+    """A part of the objective that depends on the parameters alone.
+
+    Example:
+        >>> import privada as pv
+        >>> class Pull:
+        ...     def gradient(self, model, parameters):
+        ...         return parameters.zeros() + 1
+        ...     def describe(self):
+        ...         return "a pull of one"
+        >>> isinstance(Pull(), pv.objective.PublicTerm)
+        True
+    """
 
     def gradient(self, model: nn.Module, parameters: Parameters) -> Tensor:
         """Return its gradient at the current parameters, as one vector."""
@@ -125,7 +138,15 @@ class ModelTerm:
 
 @dataclass(frozen=True)
 class Objective:
-    """The public terms of an objective, beside the loss of each example."""
+    """The public terms of an objective, beside the loss of each example.
+
+    Guarantee: none of them is given a record.
+
+    Example:
+        >>> import privada as pv
+        >>> pv.objective.Objective((pv.objective.WeightDecay(0.1),)).describe()
+        'weight decay of 0.1'
+    """
 
     terms: tuple[PublicTerm, ...] = ()
 
@@ -147,6 +168,11 @@ def objective(weight_decay: Any = 0.0, public_term: Any = None) -> Objective:
     """Return the objective that a user asks for.
 
     `public_term` is a function of the model, a `PublicTerm`, or several of them.
+
+    Example:
+        >>> import privada as pv
+        >>> pv.objective.objective(0.01, lambda model: model.bias.square().sum()).describe()
+        'weight decay of 0.01 and a public term'
     """
     terms: list[PublicTerm] = []
     if not_negative("weight_decay", weight_decay) > 0:

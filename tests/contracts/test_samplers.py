@@ -10,7 +10,6 @@ from privada.accounting import events
 from privada.core.errors import ArgumentError
 from privada.core.randomness import SecureBits, SeededBits
 from privada.participation import (
-    NAMES,
     Everyone,
     FixedSize,
     FixedSizeSampler,
@@ -212,7 +211,7 @@ def test_a_public_population_sets_the_rate_of_coins_alone():
 
 
 def test_names_are_short_hands():
-    assert [participation(name) for name in NAMES] == WAYS
+    assert [participation(way.name) for way in WAYS] == WAYS
     assert participation(WAYS[0]) is WAYS[0]
     for wrong in ("shuffled", None, 3, Poisson):
         with pytest.raises(ArgumentError, match="sampling"):

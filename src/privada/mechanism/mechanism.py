@@ -64,7 +64,7 @@ class Mechanism:
         ...     participation=pv.participation.Poisson(), units=50_000, batch_size=500, steps=1000,
         ... )
         >>> round(mechanism.calibrated(pv.Budget(1.0, 1e-6)).noise_multiplier, 3)
-        2.028
+        1.563
 
     Reference: Abadi et al. (2016), Deep Learning with Differential Privacy, Algorithm 1.
     """

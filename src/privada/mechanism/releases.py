@@ -21,6 +21,13 @@ class Releases:
         schedule: the relative noise of each step.
         queries: how many releases a step takes.
         preliminary: noise multipliers of releases over all records before the first step.
+
+    Example:
+        >>> from privada.mechanism import Releases
+        >>> from privada.noise import constant
+        >>> releases = Releases(10, constant(), lambda step: 2)
+        >>> releases.total, releases.before(3)
+        (20, 6)
     """
 
     def __init__(

@@ -38,7 +38,6 @@ def participation(sampling: Any) -> Participation:
 
 
 __all__ = [
-    "NAMES",
     "Everyone",
     "FixedSize",
     "FixedSizeSampler",

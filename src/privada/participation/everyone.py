@@ -15,7 +15,16 @@ from privada.core.validation import whole
 
 @dataclass(frozen=True)
 class FullBatchSampler:
-    """Every one of `units` records takes part in every step."""
+    """Every one of `units` records takes part in every step.
+
+    Guarantee: nothing is hidden by sampling, and nothing is accounted as if it were.
+
+    Example:
+        >>> from privada.core.randomness import SecureBits
+        >>> from privada.participation import FullBatchSampler
+        >>> FullBatchSampler(units=3).draw(0, SecureBits())
+        array([0, 1, 2])
+    """
 
     units: int
 
