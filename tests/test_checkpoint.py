@@ -264,7 +264,7 @@ def test_a_resumed_run_is_never_reported_for_less_than_its_steps(
 def test_saving_settles_the_account(tmp_path: Path) -> None:
     ledger = tmp_path / "ledger"
     trainer = make_trainer(ledger=ledger)
-    trainer._run.gate._block = 5
+    trainer._run.gate.account._block = 5
     take(trainer, 2)
     assert charged(ledger) == 5
     trainer.save(tmp_path / "run.pt")
@@ -274,7 +274,7 @@ def test_saving_settles_the_account(tmp_path: Path) -> None:
 def test_a_checkpoint_that_cannot_be_written_costs_nothing_more(tmp_path: Path) -> None:
     ledger = tmp_path / "ledger"
     trainer = make_trainer(ledger=ledger)
-    trainer.gate._block = 6
+    trainer.gate.account._block = 6
     with pytest.raises(CheckpointError, match="Cannot write the checkpoint"):
         trainer.fit(checkpoint=tmp_path / "missing" / "run.pt", checkpoint_steps=2)
     assert trainer.steps_done == 2

@@ -19,6 +19,7 @@ import privada as pv
 from privada import data
 from privada.core.randomness import SeededBits
 from privada.geometry import Whitening
+from privada.query.account import Account
 
 CLIP = 0.5
 COUNT, ODD = 24, 9
@@ -281,8 +282,7 @@ def test_a_score_of_a_record_that_does_not_fit_is_the_worst_and_moves_no_other()
             data.load(Visits(odd), torch.float32, torch.device("cpu")),
             accuracy(),
             population=COUNT,
-            ledger=Ledger(None),
-            run="run",
+            account=Account(Ledger(None), run="run", purpose="validation"),
             noise=GaussianNoise(SeededBits(3, "noise")),
             model_bits=SeededBits(3, "model"),
         )

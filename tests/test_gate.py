@@ -23,7 +23,6 @@ from numpy.typing import NDArray
 
 import privada as pv
 from privada import data
-from privada import gate as gate_module
 from privada.accounting import Budget, Ledger, Reservation, epsilon_of, events
 from privada.clipping import Batch
 from privada.core.errors import ArgumentError, BudgetExceeded, LedgerError
@@ -34,6 +33,7 @@ from privada.gate import Gate
 from privada.geometry import Whitening, isotropic
 from privada.noise import GaussianNoise
 from privada.noise.hidden import HiddenStreams
+from privada.query import account as account_module
 from tests.alarms import alarmed
 from tests.forks import PATIENCE, in_fork, together
 
@@ -125,13 +125,11 @@ def make_gate(ledger: Ledger, plan: Plan | None = None, block: int = 1, **given:
         sampling_bits=SecureBits(),
         model_bits=SecureBits(),
         noise=GaussianNoise(),
-        ledger=ledger,
-        run="run",
+        account=account_module.Account(ledger, run="run", upcoming=plan),
         clip=1.0,
         batch_size=3.0,
-        upcoming=plan,
     )
-    gate._block = block
+    gate.account._block = block
     return gate
 
 
@@ -242,7 +240,7 @@ def test_settle_returns_what_was_not_used(path: Path) -> None:
     assert charged(path) == 3
     gate.settle()
     assert charged(path) == 3
-    gate._block = 5
+    gate.account._block = 5
     ask(gate, plan)
     assert charged(path) == 8
     gate.settle()
@@ -307,12 +305,12 @@ def test_blocks_stay_within_the_plan(total: int, seconds: list[float], stops: se
 
     plan, ledger = Plan(total), Ledger(None)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(gate_module, "time", SimpleNamespace(perf_counter=now))
+        patch.setattr(account_module, "time", SimpleNamespace(perf_counter=now))
         gate = make_gate(ledger, plan)
         for number in range(1, total + 1):
             ask(gate, plan)
             held = ledger.totals()[EVENT]
-            assert number <= held <= min(total, number + gate_module._LARGEST_BLOCK)
+            assert number <= held <= min(total, number + account_module.LARGEST_BLOCK)
             if number in stops:
                 gate.settle()
                 assert ledger.totals()[EVENT] == number
@@ -323,7 +321,7 @@ def test_blocks_grow_when_commits_are_slow_and_shrink_when_they_are_not(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     clock = [0.0]
-    monkeypatch.setattr(gate_module, "time", SimpleNamespace(perf_counter=lambda: clock[0]))
+    monkeypatch.setattr(account_module, "time", SimpleNamespace(perf_counter=lambda: clock[0]))
     ledger, plan = Ledger(None), Plan(10_000)
     true, cost = ledger.charge, [0.01]
 
@@ -337,13 +335,13 @@ def test_blocks_grow_when_commits_are_slow_and_shrink_when_they_are_not(
     for _ in range(1000):
         ask(gate, plan)
         clock[0] += 0.001
-        sizes.append(gate._block)
-    assert max(sizes) == gate_module._LARGEST_BLOCK
+        sizes.append(gate.account._block)
+    assert max(sizes) == account_module.LARGEST_BLOCK
     cost[0] = 1e-9
     for _ in range(1000):
         ask(gate, plan)
         clock[0] += 0.001
-    assert gate._block == 1
+    assert gate.account._block == 1
 
 
 def test_threads_share_a_gate(path: Path) -> None:
@@ -363,7 +361,7 @@ def test_threads_share_a_gate(path: Path) -> None:
 def test_a_signal_handler_that_settles_takes_back_nothing_that_is_used() -> None:
     """It finds the gate in the middle of whatever it was doing."""
     ledger, plan = Ledger(None), Plan(10**9)
-    gate = make_gate(ledger, plan, gate_module._LARGEST_BLOCK)
+    gate = make_gate(ledger, plan, account_module.LARGEST_BLOCK)
     asked, handled = 0, [0]
 
     def handle(*_: object) -> None:
@@ -373,7 +371,7 @@ def test_a_signal_handler_that_settles_takes_back_nothing_that_is_used() -> None
 
     with alarmed(handle, 2e-4):
         while handled[0] < 2000:
-            gate._pay(EVENT)
+            gate.account.pay(EVENT)
             asked += 1
     gate.settle()
     assert ledger.totals()[EVENT] == asked
@@ -429,14 +427,14 @@ def test_a_signal_handler_that_settles_waits_for_no_thread_that_waits_for_it(pat
     """It has interrupted the owner of the ledger; the owner of the gate waits for the ledger."""
     ledger, plan = Ledger(path, BUDGET), Plan(100)
     gate = make_gate(ledger, plan)
-    paying = threading.Thread(target=lambda: gate._pay(EVENT), daemon=True)
+    paying = threading.Thread(target=lambda: gate.account.pay(EVENT), daemon=True)
 
     def stuck(*_: object) -> None:
         raise TimeoutError("the handler waits for the thread")
 
     with ledger._storage.reading(), alarmed(stuck, PATIENCE):
         paying.start()
-        while not gate._busy:
+        while not gate.account._busy:
             time.sleep(0.001)
         gate.settle()
     paying.join(PATIENCE)
@@ -502,7 +500,7 @@ def test_a_forked_child_does_not_use_its_parents_block(path: Path) -> None:
 
     def forks_again() -> None:
         ask(gate, plan, 1)
-        gate._block = 16
+        gate.account._block = 16
         gate.settle()
         ask(gate, plan, 1)
         held = charged(path)
@@ -648,7 +646,7 @@ def test_a_run_calibrated_to_its_budget_spends_it_and_no_more(path: Path) -> Non
 
 def test_a_deep_copy_of_a_trainer_pays_for_itself(path: Path) -> None:
     trainer = make_trainer(steps=100, ledger=path)
-    trainer._run.gate._block = 16
+    trainer._run.gate.account._block = 16
     for _ in range(3):
         trainer.step()
     held = charged(path)

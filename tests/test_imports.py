@@ -29,6 +29,7 @@ ORDER = [
     {"defaults"},
     {"data"},
     {"public"},
+    {"query"},
     {"gate"},
     {"scores"},
     {"tables"},

@@ -12,6 +12,7 @@ from privada.clipping.dummies import dummy_batch
 from privada.core.errors import ArgumentError, ModelError
 from privada.core.randomness import SeededBits
 from privada.noise import GaussianNoise
+from privada.query.account import Account
 from privada.scores import Score, Scorer, accuracy
 
 FIRST = Batch(torch.zeros(1, 4), torch.zeros(1, dtype=torch.int64))
@@ -84,7 +85,8 @@ def test_no_record_changes_the_scores_of_others():
     def merits(count):
         records = data.load((inputs[:count], targets[:count]), torch.float32, torch.device("cpu"))
         scorer = Scorer(
-            records, accuracy(), population=count, ledger=pv.Ledger(None), run="r",
+            records, accuracy(), population=count,
+            account=Account(pv.Ledger(None), run="r", purpose="validation"),
             noise=GaussianNoise(SeededBits(0, "noise")), model_bits=SeededBits(0, "model"),
         )  # fmt: skip
         with torch.no_grad():

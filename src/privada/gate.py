@@ -1,29 +1,21 @@
 """The gate: the one way from private records to a release."""
 
-import os
-import threading
-import time
-import weakref
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+import copy
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import torch
-from dp_accounting import DpEvent
 from torch import Tensor
 
 from privada import data
-from privada.accounting import Budget, Ledger, Reservation, events
-from privada.accounting.storage import Busy
+from privada.accounting import events
 from privada.clipping import Batch, Clipping, Engine
 from privada.clipping.clips import THRESHOLD, checked
 from privada.clipping.squares import squared_sum
-from privada.core.errors import BudgetExceeded, LedgerError
 from privada.core.randomness import Bits
-from privada.core.receipts import Receipt
 from privada.core.silence import pass_on_signals, silenced
 from privada.core.state import HeldState
 from privada.core.tensors import Parameters
@@ -33,18 +25,12 @@ from privada.geometry import Geometry, Whitening
 from privada.noise import GaussianNoise
 from privada.noise.hidden import HiddenStreams, hidden_generator
 from privada.participation import Sampler
+from privada.query.account import Account
 
-# Durable commits may take this share of a run's time; blocks of charges grow until they do.
-_SHARE_OF_TIME = 0.01
-_LARGEST_BLOCK = 64
 # How many records are read at a time where all of them are, and what their gradients may take.
 _RECORDS_AT_A_TIME, _GRADIENT_BYTES = 256, 1 << 28
 # After so many queries a model is tried on other dummy examples, at the parameters of the time.
 _LOOKS = frozenset(4**k for k in range(2, 30))
-_IN_THE_MIDDLE = (
-    "Cannot use the gate from within one of its own charges, as a signal handler would. Nothing "
-    "was done; do it after the step."
-)
 
 
 class Gate:
@@ -53,9 +39,8 @@ class Gate:
     A method sees `query` alone. One query is: charge the ledger durably, draw the records, clip,
     add noise, release.
 
-    Guarantee: no release without its charge; every release passes ClippedSum and noise. Charges are
-    made in small blocks; what a crash leaves of a block stays charged. A copy, a pickle or a fork
-    of a gate owns no part of a block and pays for itself.
+    Guarantee: no release without its charge; every release passes ClippedSum and noise. A copy of
+    a gate has an account of its own.
 
     Edge cases: an empty draw releases noise alone. A record that cannot be read, that does not have
     the public structure, or on which the model fails, counts as zero, since an exception would tell
@@ -91,13 +76,9 @@ class Gate:
         sampling_bits: Bits,
         model_bits: Bits,
         noise: GaussianNoise,
-        ledger: Ledger,
-        run: str,
+        account: Account,
         clip: float,
         batch_size: float,
-        purpose: str = "training",
-        upcoming: Callable[[int], Mapping[DpEvent, int]] | None = None,
-        limit: Budget | None = None,
         clipping: Clipping = THRESHOLD,
         state: HeldState | None = None,
         look_again: Callable[[int], None] | None = None,
@@ -106,108 +87,26 @@ class Gate:
         self._records, self._engine, self._parameters = records, engine, parameters
         self._sampler, self._noise = sampler, noise
         self._sampling_bits, self._model_bits = sampling_bits, model_bits
-        self._ledger, self._run, self._purpose = ledger, run, purpose
+        self._account = account
         self._clip, self._batch_size = positive("clip", clip), positive("batch_size", batch_size)
         self._clipping = checked(clipping)
         self._terms = clipping.terms(self._batch_size)
-        self._upcoming, self._limit = upcoming, limit
         self._made_up = data.made_up(records)
         self._laid_out: tuple[Geometry, Whitening] | None = None
         self._look_again, self._queries = look_again, 0
-        self._disown()
-
-    # ------------------------------------------------------------------ paying
-
-    def _disown(self) -> None:
-        """Own no reserved charges: what a copy of this gate holds is not its to use."""
-        self._reservations: list[Reservation] = []
-        self._lock = threading.RLock()
-        self._busy = False
-        self._block, self._last_commit = 1, 0.0
-        _living.add(self)
-
-    def __getstate__(self) -> dict[str, Any]:
-        state = self.__dict__.copy()
-        del state["_reservations"], state["_lock"]
-        return state
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
-        self._disown()
+        self._account = copy.copy(self._account)  # a copy pays for itself
 
-    @contextmanager
-    def _account(self) -> Iterator[None]:
-        """Hold the account: other threads wait, and a signal handler in the middle is refused."""
-        # a handler that waited for the lock while it keeps the lock's owner from the ledger would
-        # wait for ever
-        if self._ledger.in_use_here():
-            raise Busy(_IN_THE_MIDDLE)
-        with (lock := self._lock):
-            if self._busy:
-                raise Busy(_IN_THE_MIDDLE)
-            try:
-                self._busy = True
-                yield
-            finally:
-                self._busy = False
-                forked = self._lock is not lock
-                if forked:
-                    self._disown()
-            if forked:
-                raise LedgerError(
-                    "Cannot go on with a charge in the middle of which a signal handler forked: "
-                    "it is the parent's. Nothing was released here; ask again."
-                )
-
-    def _pay(self, event: DpEvent) -> Receipt:
-        """Use up one reserved charge of `event`, reserving a block of them first if need be."""
-        with self._account():
-            held = next((each for each in self._reservations if each.covers(event)), None)
-            return (held or self._reserve(event)).use(event)
-
-    def _reserve(self, event: DpEvent) -> Reservation:
-        started = time.perf_counter()
-        reservation = self._charge_block(event)
-        now = time.perf_counter()
-        self._reservations = [each for each in self._reservations if each.unused] + [reservation]
-        if self._last_commit and now - started > _SHARE_OF_TIME * (now - self._last_commit):
-            self._block = min(_LARGEST_BLOCK, 2 * self._block)
-        elif now - started < _SHARE_OF_TIME / 4 * (now - self._last_commit):
-            self._block = max(1, self._block // 2)
-        self._last_commit = now
-        return reservation
-
-    def _charge_block(self, event: DpEvent) -> Reservation:
-        """Charge the next block of the plan, or as much of it as the budget still allows."""
-        upcoming = self._upcoming or (lambda count: {event: 1})
-        size = self._block
-        while True:
-            block = Counter(upcoming(size))
-            if block[event] == 0:  # not what was planned: pay for this one alone
-                block = Counter({event: 1})
-            try:
-                return self._ledger.charge(
-                    block,
-                    run=self._run,
-                    purpose=self._purpose,
-                    plan=lambda: upcoming(-1),
-                    limit=self._limit,
-                )
-            except BudgetExceeded:
-                if sum(block.values()) == 1:
-                    raise
-                size //= 2
+    @property
+    def account(self) -> Account:
+        """What pays for the queries."""
+        return self._account
 
     def settle(self) -> None:
-        """Return the charges that were reserved and not used.
-
-        In the middle of a charge, where a signal handler may find itself, it does nothing: what is
-        not used stays reserved, for the queries to come or for the next time.
-        """
-        with suppress(Busy), self._account():
-            reservations, self._reservations = self._reservations, []
-            for each in reservations:
-                self._ledger.refund(each)
+        """Return the charges that were reserved and not used."""
+        self._account.refund_unused()
 
     # ------------------------------------------------------------------ asking
 
@@ -225,7 +124,7 @@ class Gate:
         if self._look_again is not None and self._queries in _LOOKS:
             self._look_again(self._queries)  # before the charge
         event = self._sampler.event(positive("noise_multiplier", noise_multiplier))
-        receipt = self._pay(event)
+        receipt = self._account.pay(event)
         indices = self._sampler.draw(number, self._sampling_bits)
         groups = self._clipping.deal(indices.size, self._batch_size, self._sampling_bits)
         clipped = self._clipped(indices, groups, whitening)
@@ -243,7 +142,7 @@ class Gate:
             LedgerError: before any record is read.
         """
         positive("bound", bound)
-        receipt = self._pay(events.gaussian(positive("noise_multiplier", noise_multiplier)))
+        receipt = self._account.pay(events.gaussian(positive("noise_multiplier", noise_multiplier)))
         with self._looking() as streams:
             total = squared_sum(self._parameters, self._all_rows(streams), bound)
         return self._noise.release(total, receipt, positive("population", population))
@@ -343,15 +242,3 @@ def _places(batch: Batch, group: int) -> Tensor:
     """Return the places of a group's members."""
     assert batch.groups is not None
     return torch.nonzero(batch.groups == group).reshape(-1)
-
-
-_living: weakref.WeakSet[Gate] = weakref.WeakSet()
-
-
-def _disown_all() -> None:
-    """In a forked child, while it has one thread: what is reserved is its parent's."""
-    for gate in list(_living):
-        gate._disown()
-
-
-os.register_at_fork(after_in_child=_disown_all)

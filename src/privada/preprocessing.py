@@ -23,6 +23,7 @@ from privada.core.errors import ArgumentError, DataError
 from privada.core.randomness import make_bits
 from privada.core.validation import one_of, positive, whole
 from privada.noise import GaussianNoise
+from privada.query.account import Account
 from privada.selection.planning import default_delta
 from privada.tables import Classes, Number, Schema, Table, estimate_bounds
 
@@ -327,7 +328,7 @@ class PrivateImputer(OneToOneFeatureMixin, _Charging):  # type: ignore[misc]
             )
             noise = GaussianNoise(make_bits(self.seed, "medians"))
             event = events.gaussian(sigma)
-            receipt = ledger.charge({event: 1}, run=run, purpose="statistics").use(event)
+            receipt = Account(ledger, run=run, purpose="statistics").pay(event)
             places = (mapped(values, low, high) + 1) / 2 * _BINS
             bins = np.where(np.isnan(places), -1, np.minimum(places, _BINS - 1)).astype(np.int64)
             release = noise.release(histogram_sum(list(bins.T), _BINS), receipt, 1)

@@ -40,6 +40,7 @@ from privada.noise.hidden import hidden_generator
 from privada.objective import Objective
 from privada.participation import Participation
 from privada.public import ModelSide
+from privada.query.account import Account
 from privada.updates import Controller, Rule
 
 # A plan of more would not fit into memory.
@@ -229,12 +230,11 @@ class Run:
             sampling_bits=self.bits["sampling"],
             model_bits=self.bits["model"],
             noise=self.noise,
-            ledger=self.ledger,
-            run=self.run,
+            account=Account(
+                self.ledger, run=self.run, limit=settings.budget, upcoming=self._upcoming
+            ),
             clip=clip,
             batch_size=settings.batch_size,
-            upcoming=self._upcoming,
-            limit=settings.budget,
             clipping=clipping,
             state=self._state,
             look_again=self._look_again,

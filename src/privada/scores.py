@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves, tree_map
 
 from privada import data
-from privada.accounting import Ledger, events
+from privada.accounting import events
 from privada.clipping import Batch
 from privada.clipping.batch import call
 from privada.clipping.dependence import Dependence
@@ -26,6 +26,7 @@ from privada.core.state import HeldState
 from privada.core.validation import positive, real
 from privada.noise import GaussianNoise
 from privada.noise.hidden import HiddenStreams, hidden_generator
+from privada.query.account import Account
 
 # How many records run through the model at a time.
 _CHUNK = 1024
@@ -248,8 +249,7 @@ class Scorer:
         records: the private records.
         score: what is measured.
         population: their number, as far as it is public; sums are divided by it.
-        ledger: what queries are charged to.
-        run: under which name.
+        account: what pays for queries.
         noise: the source of noise.
         model_bits: what hidden randomness of the model comes from.
 
@@ -263,14 +263,13 @@ class Scorer:
         score: Score,
         *,
         population: float,
-        ledger: Ledger,
-        run: str,
+        account: Account,
         noise: GaussianNoise,
         model_bits: Bits,
     ) -> None:
         self._records, self._score = records, score
         self._population = positive("population", population)
-        self._ledger, self._run, self._noise, self._bits = ledger, run, noise, model_bits
+        self._account, self._noise, self._bits = account, noise, model_bits
 
     def query(self, model: nn.Module, noise_multiplier: float) -> NoisyScore:
         """Return the model's average score with noise.
@@ -280,8 +279,7 @@ class Scorer:
             LedgerError: before any record is read.
         """
         event = events.gaussian(positive("noise_multiplier", noise_multiplier))
-        reservation = self._ledger.charge({event: 1}, run=self._run, purpose="validation")
-        receipt = reservation.use(event)
+        receipt = self._account.pay(event)
         device = next(model.parameters()).device
         before = model.training
         model.eval()

@@ -73,7 +73,9 @@ def test_threads_of_a_child_share_one_gate_of_its_own(path: Path) -> None:
     held = charged(path)
 
     def child() -> None:
-        together(lambda _: gate._pay(EVENT))  # not a whole query: torch has threads of its own
+        together(
+            lambda _: gate.account.pay(EVENT)
+        )  # not a whole query: torch has threads of its own
         gate.settle()
 
     for number in range(1, 16):
@@ -153,14 +155,14 @@ def test_forks_beside_threads_that_ask_settle_and_open(path: Path) -> None:
     asked = [0]
 
     def work() -> None:
-        gate._pay(EVENT)  # not a whole query: torch has locks of its own
+        gate.account.pay(EVENT)  # not a whole query: torch has locks of its own
         asked[0] += 1
         if asked[0] % 5 == 0:
             gate.settle()
 
     def child() -> None:
         for _ in range(3):
-            gate._pay(EVENT)
+            gate.account.pay(EVENT)
         gate.settle()
 
     with beside(work), beside(lambda: Ledger(path).close()):

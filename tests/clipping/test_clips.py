@@ -38,6 +38,7 @@ from privada.gate import Gate
 from privada.geometry import Whitening, diagonal, isotropic
 from privada.noise import GaussianNoise
 from privada.participation import PoissonSampler
+from privada.query.account import Account
 from tests.clipping import test_norms as norms
 from tests.contracts.test_clippings import Direct, add_up
 from tests.contracts.test_engines import GEOMETRIES, make, whitening
@@ -588,8 +589,7 @@ def make_gate(rows, clipping="default", batch_size=None, clip=0.5, seed=3, how="
         sampling_bits=SeededBits(seed, "sampling"),
         model_bits=SecureBits(),
         noise=GaussianNoise(SeededBits(seed, "noise")),
-        ledger=Ledger(None),
-        run="run",
+        account=Account(Ledger(None), run="run"),
         clip=clip,
         batch_size=batch_size,
         **chosen,
@@ -613,7 +613,7 @@ def test_a_release_has_the_noise_that_its_sensitivity_asks_for(clipping):
     low, high = stats.chi2.interval(1 - 1e-6, found.size)
     assert low < (found**2).sum() / (3.0 * moves * 0.25) ** 2 < high
     gate.settle()
-    assert gate._ledger.totals() == {events.gaussian(3.0): 30}
+    assert gate.account.ledger.totals() == {events.gaussian(3.0): 30}
 
 
 @pytest.mark.parametrize("clipping", ALL, ids=repr)

@@ -12,6 +12,7 @@ from torch import nn
 
 import privada as pv
 from privada.core.state import HeldState
+from privada.query.account import Account
 
 SECRET = 0.123
 
@@ -360,7 +361,7 @@ def test_scores_of_a_model_that_keeps_something_are_not_released() -> None:
     model = Remembering(in_place)
     scorer = Scorer(
         data.load(problem(), torch.float32, torch.device("cpu")), accuracy(), population=20,
-        ledger=pv.Ledger(None), run="run", noise=GaussianNoise(), model_bits=SecureBits(),
+        account=Account(pv.Ledger(None), run="run"), noise=GaussianNoise(), model_bits=SecureBits(),
     )  # fmt: skip
     with pytest.raises(pv.ModelError, match="changed while"):
         scorer.query(model, 1.0)

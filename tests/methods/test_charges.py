@@ -106,7 +106,9 @@ def test_adadp_is_refused_in_the_middle_of_an_iteration_and_moves_nothing(tmp_pa
     ledger = pv.Ledger(tmp_path / "ledger", pv.Budget(room, 1e-3))
     method = pv.methods.ADADP(lr=0.1, tolerance=1.0, clip=CLIP)
     run = trainer(method, STEPS)
-    run._run.gate._ledger = ledger  # a run that starts on it is refused for the whole of its plan
+    run._run.gate.account.ledger = (
+        ledger  # a run that starts on it is refused for the whole of its plan
+    )
     for _ in range(2):
         run.step()
     before, rates = flat(run.model), len(run.history)

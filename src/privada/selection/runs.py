@@ -23,6 +23,7 @@ from privada.core.randomness import SeededBits, make_bits, words
 from privada.noise import GaussianNoise
 from privada.noise.hidden import hidden_generator
 from privada.participation import Participation
+from privada.query.account import Account
 from privada.scores import Score, Scorer, public_score
 from privada.selection.candidates import Candidate, Recipe, made
 from privada.selection.spaces import Settings
@@ -151,8 +152,7 @@ class Runs:
                 records,
                 self.score,
                 population=self.parts.scored_population,
-                ledger=account,
-                run=run,
+                account=Account(account, run=run, purpose="validation"),
                 noise=GaussianNoise(self.bits(f"{run} score")),
                 model_bits=self.bits(f"{run} model"),
             )

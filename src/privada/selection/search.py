@@ -28,6 +28,7 @@ from privada.core.validation import whole
 from privada.core.validation import words as printable
 from privada.noise import GaussianNoise
 from privada.participation import Participation, participation
+from privada.query.account import Account
 from privada.scores import Score, accuracy
 from privada.selection import state as states
 from privada.selection.candidates import Recipe, made, mechanism_of
@@ -307,7 +308,7 @@ def _pay(
     paid = any((each.run, each.event) == (now.run, event) for each in ledger.charges())
     if not paid:
         marks.create()  # here alone: of a search that is paid for, marks that are gone are lost
-        ledger.charge({event: 1}, run=now.run, purpose="tuning", limit=budget)
+        Account(ledger, run=now.run, purpose="tuning", limit=budget).charge(event)
 
 
 def _go_on(

@@ -15,6 +15,7 @@ from privada.core.silence import silenced
 from privada.core.validation import fraction, positive
 from privada.core.values import Release
 from privada.noise import GaussianNoise
+from privada.query.account import Account
 from privada.tables.answers import Answers
 from privada.tables.cells import MISSING
 from privada.tables.ranges import BINS, bins_of, find_ranges
@@ -47,7 +48,7 @@ def release_histograms(
     """
     event = events.gaussian(positive("noise_multiplier", noise_multiplier))
     noise = GaussianNoise(make_bits(seed, "bounds"))
-    receipt = ledger.charge({event: 1}, run=run, purpose="statistics").use(event)
+    receipt = Account(ledger, run=run, purpose="statistics").pay(event)
     # an exception would tell that a record is there: a cell that is no number counts as missing
     with silenced():
         columns = [table.numbers(name, schema.missing, lenient=True) for name in schema.pending]
@@ -252,7 +253,7 @@ def estimate_classes(
 
     def pay_and_look() -> list[str]:
         event, noise = events.gaussian(sigma), GaussianNoise(make_bits(seed, "classes"))
-        receipt = ledger.charge({event: 1}, run=run, purpose="statistics").use(event)
+        receipt = Account(ledger, run=run, purpose="statistics").pay(event)
         with silenced():
             texts = [text if text not in missing else None for text in table.texts(column)]
         known = sorted({text for text in texts if text is not None})

@@ -1,0 +1,180 @@
+"""The account: the one place where looks at private records are paid for."""
+
+import os
+import threading
+import time
+import weakref
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from typing import Any
+
+from dp_accounting import DpEvent
+
+from privada.accounting import Budget, Ledger, Reservation
+from privada.accounting.storage import Busy
+from privada.core.errors import BudgetExceeded, LedgerError
+from privada.core.receipts import Receipt
+
+# Durable commits may take this share of a run's time; blocks of charges grow until they do.
+_SHARE_OF_TIME = 0.01
+LARGEST_BLOCK = 64
+_IN_THE_MIDDLE = (
+    "Cannot use an account from within one of its own charges, as a signal handler would. Nothing "
+    "was done; do it after the step."
+)
+
+
+class Account:
+    """Pays for releases of one run: reserves charges on a ledger and hands out receipts.
+
+    Args:
+        ledger: what is charged.
+        run, purpose: under which charges are listed.
+        limit: the run's own budget, within that of the ledger.
+        upcoming: says what the next so many releases will be, all that are left for -1; charges
+            are then made in small blocks ahead of their use.
+
+    Guarantee: a receipt is given out after its charge is durable, and once. What a crash leaves of
+    a block stays charged. A copy, a pickle or a fork of an account owns no part of a block and pays
+    for itself.
+
+    Example:
+        >>> import privada as pv
+        >>> from privada.accounting import events
+        >>> from privada.query.account import Account
+        >>> ledger = pv.Ledger(None, dataset="patients")
+        >>> account = Account(ledger, run="first", purpose="statistics")
+        >>> account.pay(events.gaussian(10.0))
+        Receipt(a release of run 'first' for statistics, not yet made)
+        >>> sum(ledger.totals().values())
+        1
+    """
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        *,
+        run: str,
+        purpose: str = "training",
+        limit: Budget | None = None,
+        upcoming: Callable[[int], Mapping[DpEvent, int]] | None = None,
+    ) -> None:
+        self.ledger, self.run, self._purpose = ledger, run, purpose
+        self._limit, self._upcoming = limit, upcoming
+        self._drop_reservations()
+
+    def _drop_reservations(self) -> None:
+        """Own no reserved charges: what a copy of this account holds is not its to use."""
+        self._reservations: list[Reservation] = []
+        self._lock = threading.RLock()
+        self._busy = False
+        self._block, self._last_commit = 1, 0.0
+        _living.add(self)
+
+    def __getstate__(self) -> dict[str, Any]:
+        state = self.__dict__.copy()
+        del state["_reservations"], state["_lock"]
+        return state
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._drop_reservations()
+
+    @contextmanager
+    def _held(self) -> Iterator[None]:
+        """Hold the account: other threads wait, and a signal handler in the middle is refused."""
+        # a handler that waited for the lock while it keeps the lock's owner from the ledger would
+        # wait for ever
+        if self.ledger.in_use_here():
+            raise Busy(_IN_THE_MIDDLE)
+        with (lock := self._lock):
+            if self._busy:
+                raise Busy(_IN_THE_MIDDLE)
+            try:
+                self._busy = True
+                yield
+            finally:
+                self._busy = False
+                forked = self._lock is not lock
+                if forked:
+                    self._drop_reservations()
+            if forked:
+                raise LedgerError(
+                    "Cannot go on with a charge in the middle of which a signal handler forked: "
+                    "it is the parent's. Nothing was released here; ask again."
+                )
+
+    def pay(self, event: DpEvent) -> Receipt:
+        """Return the receipt of one reserved charge, reserving a block of them if need be.
+
+        Raises:
+            BudgetExceeded: nothing was charged.
+            LedgerError: nothing was charged, or the file cannot be written.
+        """
+        with self._held():
+            held = next((each for each in self._reservations if each.covers(event)), None)
+            return (held or self._reserve(event)).use(event)
+
+    def _reserve(self, event: DpEvent) -> Reservation:
+        started = time.perf_counter()
+        reservation = self._charge_block(event)
+        now = time.perf_counter()
+        self._reservations = [each for each in self._reservations if each.unused] + [reservation]
+        if self._last_commit and now - started > _SHARE_OF_TIME * (now - self._last_commit):
+            self._block = min(LARGEST_BLOCK, 2 * self._block)
+        elif now - started < _SHARE_OF_TIME / 4 * (now - self._last_commit):
+            self._block = max(1, self._block // 2)
+        self._last_commit = now
+        return reservation
+
+    def _charge_block(self, event: DpEvent) -> Reservation:
+        """Charge the next block of the plan, or as much of it as the budget still allows."""
+        upcoming = self._upcoming or (lambda count: {event: 1})
+        size = self._block
+        while True:
+            block = Counter(upcoming(size))
+            if block[event] == 0:  # not what was planned: pay for this one alone
+                block = Counter({event: 1})
+            try:
+                return self.charge(block, plan=lambda: upcoming(-1))
+            except BudgetExceeded:
+                if sum(block.values()) == 1:
+                    raise
+                size //= 2
+
+    def charge(
+        self,
+        charged: DpEvent | Mapping[DpEvent, int],
+        plan: Callable[[], Mapping[DpEvent, int]] | None = None,
+    ) -> Reservation:
+        """Charge events to the run, durably, and return the reservation.
+
+        For what is paid for as a whole, such as a search; `pay` is for single releases.
+        """
+        return self.ledger.charge(
+            charged, run=self.run, purpose=self._purpose, plan=plan, limit=self._limit
+        )
+
+    def refund_unused(self) -> None:
+        """Return the charges that were reserved and not used.
+
+        In the middle of a charge, where a signal handler may find itself, it does nothing: what is
+        not used stays reserved, for the queries to come or for the next time.
+        """
+        with suppress(Busy), self._held():
+            reservations, self._reservations = self._reservations, []
+            for each in reservations:
+                self.ledger.refund(each)
+
+
+_living: weakref.WeakSet[Account] = weakref.WeakSet()
+
+
+def _drop_all() -> None:
+    """In a forked child, while it has one thread: what is reserved is its parent's."""
+    for account in list(_living):
+        account._drop_reservations()
+
+
+os.register_at_fork(after_in_child=_drop_all)
