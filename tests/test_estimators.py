@@ -14,12 +14,18 @@ from joblib import parallel_backend
 from sklearn.base import clone
 from sklearn.calibration import CalibratedClassifierCV
 from sklearn.datasets import load_digits
-from sklearn.ensemble import BaggingClassifier, StackingClassifier, VotingClassifier
+from sklearn.ensemble import (
+    AdaBoostClassifier,
+    AdaBoostRegressor,
+    BaggingClassifier,
+    StackingClassifier,
+    VotingClassifier,
+)
 from sklearn.exceptions import FitFailedWarning, NotFittedError
 from sklearn.model_selection import GridSearchCV, cross_val_score
 from sklearn.multiclass import OneVsRestClassifier
 from sklearn.pipeline import make_pipeline
-from sklearn.preprocessing import FunctionTransformer
+from sklearn.preprocessing import Binarizer, FunctionTransformer, Normalizer
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 import privada as pv
@@ -176,6 +182,12 @@ FITTED_OFTEN = {
     "one-vs-rest": lambda: OneVsRestClassifier(pv.PrivateClassifier(**QUICK)),
     "calibration": lambda: CalibratedClassifierCV(private(), cv=2),
     "voting": lambda: VotingClassifier([("a", private()), ("b", private(clip=2.0))]),
+    "voting of pipelines": lambda: VotingClassifier(
+        [
+            ("a", make_pipeline(Normalizer(), private())),
+            ("b", make_pipeline(Binarizer(), private())),
+        ]
+    ),
     "stacking": lambda: StackingClassifier([("a", private())], cv=2),
     "bagging": lambda: BaggingClassifier(private(), 3, bootstrap=False, max_samples=0.5),
     "some features": lambda: BaggingClassifier(private(), 3, bootstrap=False, max_features=0.1),
@@ -240,6 +252,35 @@ def test_a_bootstrap_is_refused_since_it_repeats_rows(tmp_path):
     asked = private(ledger=tmp_path / "digits.ledger")
     with pytest.raises(ValueError, match="bootstrap=False"):
         BaggingClassifier(asked, 2).fit(FEW, FEW_Y)
+
+
+def test_boosting_is_refused_since_it_repeats_rows():
+    ledger = pv.Ledger(None)
+    asked = pv.PrivateRegressor(**QUICK, ledger=ledger)
+    with pytest.raises(pv.ArgumentError, match="AdaBoostRegressor, which repeats rows"):
+        AdaBoostRegressor(asked, n_estimators=2).fit(FEW, FEW_Y)
+    with pytest.raises(ValueError, match="sample_weight"):
+        AdaBoostClassifier(private(ledger=ledger), n_estimators=2).fit(FEW, FEW_Y)
+    assert ledger.totals() == {}
+
+
+@pytest.mark.parametrize("how", [lambda x: x * 2, np.sqrt, lambda x: x[:, 40:]])
+def test_people_are_known_again_by_their_targets(how):
+    private().fit(FEW[:, :40], FEW_Y)
+    with pytest.raises(pv.ArgumentError, match=FREE):
+        private().fit(how(FEW), FEW_Y)
+    private().fit(how(X[600:1200]), Y[600:1200])
+
+
+def test_a_statement_says_that_later_fits_are_not_in_it():
+    ledger = pv.Ledger(None, pv.Budget(20.0, 1e-4))
+    asked = private(delta=1e-4, ledger=ledger)
+    stack = StackingClassifier([("a", asked)], final_estimator=clone(asked), cv=2)
+    first = stack.fit(FEW, FEW_Y).estimators_[0].statement_
+    assert first.epsilon < ledger.epsilon()
+    assert any("after this fit" in each for each in first.assumptions)
+    alone = private().fit(X[600:1200], Y[600:1200])
+    assert not any("after this fit" in each for each in alone.statement_.assumptions)
 
 
 def shuffled(x):

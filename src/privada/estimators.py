@@ -76,6 +76,7 @@ class _Private(fits.Kin, BaseEstimator):  # type: ignore[misc]
         records = int(inputs.shape[0])
         seed = None if self.seed is None else whole("seed", self.seed, least=0)
         prepared = self._preparation(inputs, targets)
+        seen = fits.digest(inputs, targets) if seed is None else None
         targets = self._scaled_targets(targets)
         chosen = self._settings(records)
         hidden = tuple(int(width) for width in self.hidden) if self.model == "mlp" else ()
@@ -84,7 +85,7 @@ class _Private(fits.Kin, BaseEstimator):  # type: ignore[misc]
             module = self.architecture_.build()
         budget = Budget(self.epsilon, default_delta(records) if self.delta is None else self.delta)
         data = self._scaled_pair(inputs, targets)
-        with self._account(inputs, budget) as (ledger, others):
+        with self._account(seen, budget) as (ledger, others):
             trainer = Trainer(
                 module,
                 loss,
@@ -103,9 +104,23 @@ class _Private(fits.Kin, BaseEstimator):  # type: ignore[misc]
         self.history_ = trainer.history
         said = trainer.statement()
         self.statement_: Statement = replace(
-            said, assumptions=(*said.assumptions, *prepared, *map(_elsewhere, others))
+            said,
+            assumptions=(
+                *said.assumptions,
+                *prepared,
+                *map(_elsewhere, others),
+                *self._as_of_now(),
+            ),
         )
         self.epsilon_ = self.statement_.epsilon
+
+    def _as_of_now(self) -> list[str]:
+        if self.ledger is None:
+            return []
+        return [
+            "What the ledger was charged after this fit, as for others of the same ensemble, is "
+            "not in this figure: the ledger has the sum of all."
+        ]
 
     def _preparation(self, inputs: Any, targets: NDArray[Any]) -> list[str]:
         """Return what is assumed of how the records were prepared; raise if that was a look."""
@@ -122,12 +137,14 @@ class _Private(fits.Kin, BaseEstimator):  # type: ignore[misc]
         )
 
     @contextmanager
-    def _account(self, inputs: Any, budget: Budget) -> Iterator[tuple[Ledger, list[str]]]:
+    def _account(
+        self, seen: fits.Digest | None, budget: Budget
+    ) -> Iterator[tuple[Ledger, list[str]]]:
         """Give the ledger of this fit, and the names of others that hold looks at the same rows."""
-        if self.seed is not None:  # not private, and says so
+        if seen is None:  # seeded: not private, and says so
             yield _open(self.ledger, budget), []
             return
-        seen, kin = fits.digest(inputs), self._kin()
+        kin = self._kin()
         new = isinstance(self.ledger, (str, os.PathLike)) and not Path(self.ledger).exists()
         if new and fits.unpaid(seen, kin):
             raise ArgumentError(
@@ -281,7 +298,8 @@ class PrivateClassifier(ClassifierMixin, _Private):  # type: ignore[misc]
 
     Attributes:
         statement_: what was promised, what it cost and what it rests on.
-        epsilon_: the epsilon of everything on the ledger.
+        epsilon_: the epsilon of everything on the ledger when the fit was done. Of an ensemble, the
+            ledger has the sum.
         model_: the torch module. classes_, n_features_in_, history_ and others as usual.
 
     Guarantee: the fitted estimator is (epsilon, delta)-differentially private as `statement_` says.
@@ -290,12 +308,13 @@ class PrivateClassifier(ClassifierMixin, _Private):  # type: ignore[misc]
     ledger, as does a fit in a process that another one started. A ledger that is given later is
     first charged for what was fitted on the same rows without one.
 
-    Edge cases: sample weights, and a bagging ensemble with bootstrap=True, are refused. The number
-    of records, shapes and classes are public. Rows are the same if more than 1 in 100 have equal
-    values at equal places in float32, or if a whole column is the same; rows that were changed in
-    between are not recognised, nor are fits in other processes. A seeded fit is neither counted nor
-    refused. Sparse inputs stay sparse with bounds that are symmetric, as (-1, 1); with others they
-    are made dense, beyond 1 GiB row by row, which is slow.
+    Edge cases: sample weights, and ensembles that repeat rows (AdaBoost, bagging with
+    bootstrap=True), are refused. The number of records, shapes and classes are public. Rows are the
+    same if more than 1 in 100 have equal values at equal places in float32, or if a whole column or
+    all targets are the same; rows that were changed in between are not recognised otherwise, nor
+    are fits in other processes. A seeded fit is neither counted nor refused. Sparse inputs stay
+    sparse with bounds that are symmetric, as (-1, 1); with others they are made dense, beyond 1 GiB
+    row by row, which is slow.
 
     Example:
         >>> import privada as pv
