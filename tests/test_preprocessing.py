@@ -110,7 +110,18 @@ def test_medians_are_estimated_at_a_charge():
 def test_a_median_that_is_lost_in_the_noise_is_the_middle():
     ledger = new_ledger()
     imputer = pv.PrivateImputer("median", bounds=(0, 10), epsilon=0.5, ledger=ledger)
-    assert imputer.fit([[9.0], [np.nan], [9.0]]).statistics_ == [5.0]
+    values = np.full((2000, 1), np.nan)
+    values[:3] = 9.0
+    assert imputer.fit(values).statistics_ == [5.0]
+
+
+def test_medians_of_too_few_records_are_refused_and_nothing_is_charged():
+    ledger = new_ledger()
+    imputer = pv.PrivateImputer("median", bounds=(0, 10), epsilon=0.5, ledger=ledger)
+    with pytest.raises(pv.DataError, match=r"Expected at least \d+ records .* was not charged"):
+        imputer.fit(np.full((300, 2), 9.0))
+    assert ledger.totals() == {}
+    assert (imputer.fit(np.full((2000, 2), 9.0)).statistics_ > 8).all()
 
 
 def test_a_query_that_cannot_be_paid_reads_nothing(monkeypatch):
@@ -228,7 +239,7 @@ def test_one_record_moves_what_is_released_by_the_sensitivity_at_most(monkeypatc
     """A replay on neighbouring tables, with records of every odd kind."""
     odd = [0.0, -0.0, 5e-324, 1e-300, 1e300, -1e300, 1.7976931348623157e308, np.nan, 2.0**40, 0.5,
            64.0, np.nextafter(64.0, 0), 128.0, -1.0, 1.0]  # fmt: skip
-    rows = RNG.choice(odd, (600, 5))
+    rows = RNG.choice(odd, (700, 5))
     rows[: len(odd)] = np.array(odd)[:, None]
 
     def asked():
@@ -303,3 +314,12 @@ def test_a_private_cell_is_not_quoted():
         pv.PrivateScaler(bounds=(0, 1)).fit(pd.DataFrame({"name": ["Smith"], "age": [3]}))
     assert "Smith" not in str(refused.value)
     assert refused.value.__context__ is None
+    secret = np.array([123.456, 654.321])
+    for given in (secret, secret[:, None] + 1j):
+        with pytest.raises(pv.DataError) as refused:
+            pv.PrivateScaler(bounds=(0, 1)).fit(given)
+        assert "123.4" not in str(refused.value)
+        assert refused.value.__context__ is None
+        with pytest.raises(pv.DataError) as refused:
+            pv.PrivateClassifier().fit(given, [0, 1])
+        assert "123.4" not in str(refused.value)
