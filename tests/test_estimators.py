@@ -423,6 +423,9 @@ def test_a_search_of_scikit_learn_is_charged_on_a_ledger(tmp_path):
         ({"seed": np.random.RandomState(1)}, "seed"),
         ({"classes": [0, 1]}, "classes"),
         ({"unit": ""}, "unit"),
+        ({"model": "mlp", "hidden": 5}, "hidden=5"),
+        ({"model": "mlp", "hidden": "64"}, "hidden='64'"),
+        ({"model": "mlp", "hidden": (2.5,)}, "hidden=2.5"),
     ],
 )
 def test_rubbish_is_refused_and_nothing_is_charged(changes, words):
@@ -442,9 +445,29 @@ def test_sample_weights_are_refused():
         pv.PrivateClassifier(**QUICK).fit(X, Y, sample_weight=np.ones(len(Y)))
 
 
-def test_targets_without_order_are_refused():
-    with pytest.raises(pv.ArgumentError, match="target_bounds"):
-        pv.PrivateRegressor(**QUICK, target_bounds=(1, 1)).fit(X, Y)
+@pytest.mark.parametrize(
+    "bounds", [(1, 1), 5, "ab", (0,), (0, 1, 2), (None, 1), ([0, 1], [2, 3]), (-1e308, 1e308)]
+)
+def test_bounds_of_targets_that_are_no_pair_in_order_are_refused(bounds):
+    with pytest.raises(pv.ArgumentError, match="Expected target_bounds"):
+        pv.PrivateRegressor(**QUICK, target_bounds=bounds).fit(X, Y)
+
+
+def test_cells_of_a_sparse_matrix_may_come_in_parts():
+    dense = X[:300].astype(np.float32)
+    halves = scipy.sparse.csr_matrix(dense)
+    halves = scipy.sparse.csr_matrix(
+        (np.repeat(halves.data / 2, 2), np.repeat(halves.indices, 2), 2 * halves.indptr),
+        shape=halves.shape,
+    )
+    assert not halves.has_canonical_format
+    asked = pv.PrivateClassifier(**SEEDED, bounds=(-4, 4))
+    scores = [asked.fit(rows, Y[:300]).predict_proba(dense) for rows in (halves, dense)]
+    np.testing.assert_allclose(*scores, atol=1e-6)
+    assert halves.nnz == 2 * np.count_nonzero(dense)  # the caller's is as it was
+    private().fit(halves, Y[:300])
+    with pytest.raises(pv.ArgumentError, match=FREE):
+        private().fit(dense[::2], Y[:300:2])
 
 
 # ---------------------------------------------------------------------- defaults

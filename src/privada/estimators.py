@@ -2,7 +2,7 @@
 
 import math
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -79,7 +79,7 @@ class _Private(fits.Kin, BaseEstimator):  # type: ignore[misc]
         seen = fits.digest(inputs, targets) if seed is None else None
         targets = self._scaled_targets(targets)
         chosen = self._settings(records)
-        hidden = tuple(int(width) for width in self.hidden) if self.model == "mlp" else ()
+        hidden = self._widths() if self.model == "mlp" else ()
         self.architecture_ = Architecture(self.model, int(inputs.shape[1]), outputs, hidden)
         with hidden_generator(make_bits(seed, "weights"), torch.device("cpu")):
             module = self.architecture_.build()
@@ -173,8 +173,18 @@ class _Private(fits.Kin, BaseEstimator):  # type: ignore[misc]
         method = defaults.named(self.method, lr=self.lr, clip=self.clip)
         return defaults.Defaults(method, usual.batch_size, usual.epochs)
 
+    def _widths(self) -> tuple[int, ...]:
+        if isinstance(self.hidden, str) or not isinstance(self.hidden, Iterable):
+            raise ArgumentError(
+                f"Expected hidden to be widths, such as (64,), got hidden={self.hidden!r}."
+            )
+        return tuple(whole("hidden", width) for width in self.hidden)
+
     def _checked(self, *given: Any, **how: Any) -> Any:
-        return checked(self, *given, accept_sparse="csr", dtype=np.float32, **how)
+        found = checked(self, *given, accept_sparse="csr", dtype=np.float32, **how)
+        if isinstance(found, tuple):
+            return _canonical(found[0]), *found[1:]
+        return _canonical(found)
 
     def _limits(self, features: int) -> tuple[NDArray[np.float64], NDArray[np.float64]] | None:
         """Return the bounds as a number for each feature."""
@@ -255,6 +265,15 @@ def _open(given: Ledger | str | os.PathLike[str] | None, budget: Budget) -> Ledg
             f"Expected ledger to be a Ledger or the path of one, got ledger={given!r}."
         )
     return Ledger(given, None if Path(given).exists() else budget)
+
+
+def _canonical(inputs: Any) -> Any:
+    """Return rows in which no cell is given in several parts, as it may be in a sparse matrix."""
+    if not hasattr(inputs, "toarray") or inputs.has_canonical_format:
+        return inputs
+    summed = inputs.copy()
+    summed.sum_duplicates()
+    return summed
 
 
 def _elsewhere(name: str) -> str:
@@ -463,13 +482,8 @@ class PrivateRegressor(RegressorMixin, _Private):  # type: ignore[misc]
 
     def _target_range(self) -> tuple[float, float]:
         """Return the bounds of the target, if there are any."""
-        assert self.target_bounds is not None
-        low, high = map(float, self.target_bounds)
-        if not (math.isfinite(low) and math.isfinite(high) and low < high):
-            raise ArgumentError(
-                f"Expected target_bounds=(low, high) with low < high, got {self.target_bounds!r}."
-            )
-        return low, high
+        low, high = limits(self.target_bounds, 1, of="target_bounds")
+        return float(low[0]), float(high[0])
 
     def predict(self, X: Any) -> NDArray[Any]:
         """Return the predicted target of each row."""
