@@ -8,6 +8,7 @@ import pandas as pd
 import pytest
 from sklearn.base import clone
 from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import Normalizer
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 import privada as pv
@@ -155,8 +156,27 @@ def test_a_pipeline_is_charged_on_one_ledger(tmp_path):
     assert [charge.purpose for charge in ledger.charges()] == ["statistics"] * 2 + ["training"]
     assert 2.0 < found.epsilon_ == ledger.epsilon() < 3.5
     line.set_params(privateclassifier__ledger=None)
-    with pytest.raises(pv.ArgumentError, match="without a ledger none would count"):
+    with pytest.raises(pv.ArgumentError, match="ledger=None behind PrivateImputer"):
         line.fit(AGES, targets)
+
+
+def test_what_is_paid_before_an_estimator_is_on_its_ledger_or_named(tmp_path):
+    ledger, other = new_ledger(tmp_path / "one"), new_ledger(tmp_path / "other")
+    asked = pv.PrivateClassifier(epochs=0.1, delta=1e-6)
+
+    def line():
+        scaler = pv.PrivateScaler(epsilon=0.5, ledger=ledger)
+        return make_pipeline(scaler, Normalizer(), asked)  # which changes all values
+
+    with pytest.raises(pv.ArgumentError, match="ledger=None behind PrivateScaler"):
+        line().fit(AGES, AGES[:, 0] > 45)
+    asked.set_params(ledger=other.path)
+    said = line().fit(AGES, AGES[:, 0] > 45)[-1].statement_.assumptions
+    assert sum("another ledger" in each for each in said) == 1
+    asked.set_params(ledger=ledger.path)
+    found = line().fit(AGES, AGES[:, 0] > 45)[-1].statement_
+    assert not any(str(ledger.name) in each for each in found.assumptions)
+    assert found.epsilon == ledger.epsilon()
 
 
 def test_rows_that_a_public_transformer_changes_are_known_again():

@@ -221,7 +221,7 @@ def test_what_was_done_by_hand_is_assumed_in_the_statement():
     "seeded",
     [
         pv.PrivateScaler(epsilon=1.0, seed=1),
-        pv.PrivateImputer("median", bounds=(0, 16), epsilon=1.0, seed=1),
+        pv.PrivateImputer("median", bounds=(0, 16), epsilon=9.0, seed=1),
     ],
 )
 def test_seeded_queries_do_not_come_before_a_private_fit(seeded):

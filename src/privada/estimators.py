@@ -144,7 +144,12 @@ class _Private(fits.Kin, BaseEstimator):  # type: ignore[misc]
         if seen is None:  # seeded: not private, and says so
             yield _open(self.ledger, budget), []
             return
-        kin = self._kin()
+        kin, before = self._kin(), list(upstream.charged())
+        if before and self.ledger is None:
+            raise ArgumentError(
+                f"Expected a ledger, got ledger=None behind {type(before[0]).__name__}, which "
+                "charges what it learns from the same records to a ledger. Give both the same one."
+            )
         new = isinstance(self.ledger, (str, os.PathLike)) and not Path(self.ledger).exists()
         if new and fits.unpaid(seen, kin):
             raise ArgumentError(
@@ -155,6 +160,10 @@ class _Private(fits.Kin, BaseEstimator):  # type: ignore[misc]
             )
         ledger = _open(self.ledger, budget)
         with fits.counted(seen, kin, ledger, shared=self.ledger is not None) as others:
+            for each in before:
+                other = _open(each.ledger, budget)
+                if other.identity != ledger.identity and other.name not in others:
+                    others.append(other.name)
             yield ledger, others
 
     def _settings(self, records: int) -> defaults.Defaults:

@@ -170,6 +170,7 @@ class _Charging(TransformerMixin, fits.Kin, BaseEstimator, ABC):  # type: ignore
         tags = super().__sklearn_tags__()
         tags.input_tags.allow_nan = True
         tags.transformer_tags.preserves_dtype = ["float64", "float32"]
+        tags.non_deterministic = self._learns() and self.seed is None
         return tags
 
 

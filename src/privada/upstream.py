@@ -203,6 +203,21 @@ def _upstream() -> Iterator[Any]:
             yield owner
 
 
+def charged() -> Iterator[Any]:
+    """Yield what comes before the estimator that is being fitted and charges a ledger."""
+    for one in _upstream():
+        yield from _charging(one)
+
+
+def _charging(transformer: Any) -> Iterator[Any]:
+    learns = getattr(transformer, "_learns", None)
+    paid = _pays(transformer) and getattr(transformer, "ledger", None) is not None
+    if paid and (learns is None or learns()):
+        yield transformer
+    for part in _parts(transformer) or ():
+        yield from _charging(part)
+
+
 def _pays(estimator: Any) -> bool:
     if isinstance(estimator, Pipeline):
         return _pays(estimator.steps[-1][1])
