@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -505,15 +506,67 @@ main()
     assert "unfinished" in finished.err
 
 
-def test_a_folder_that_cannot_be_begun_is_removed(folder, train, monkeypatch):
-    def full(*_, **__):
-        raise OSError(28, "No space left on device")
+def full(*_, **__):
+    raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("privada.cli.train._name_of_run", full)
+
+def test_a_folder_that_cannot_be_begun_is_removed(folder, train, monkeypatch):
+    monkeypatch.setattr("os.fsync", full)
     result = train("--schema", folder / "s.toml", *QUICK)
-    assert result.code == 1
+    assert result.code == 2
     assert "No space left" in result.err
+    assert "charged" not in result.err
     assert not (folder / "out").exists()
+
+
+@pytest.mark.parametrize("kept", ["config.json", "schema.toml"])
+def test_a_crash_leaves_what_a_run_needs_whole(kept, folder, train, monkeypatch):
+    """A file is in place with all of its content, or as it was before."""
+    replaced, done = Path.replace, []
+
+    def dies(draft, target):
+        if Path(target).name == kept and (folder / "out" / "answers.json").exists():
+            done.append(Path(draft).read_text())
+            raise KeyboardInterrupt
+        return replaced(draft, target)
+
+    asked = ("--target", "sick", *QUICK)
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "replace", dies)
+        assert train(*asked, epsilon="8").code == 130
+    assert len(done) == 1  # it was about to be put in place
+    assert json.loads((folder / "out" / "config.json").read_text())["run"]
+    assert not (folder / "out" / "schema.toml").exists()
+    finished = train(*asked, "--resume", "--json", epsilon="8")
+    assert finished.code == 0, finished.err
+    with pv.Ledger(folder / "out" / "ledger") as ledger:
+        assert {c.purpose: c.count for c in ledger.charges()}["statistics"] == 2
+        assert json.loads(finished.out)["epsilon"] == ledger.epsilon() <= 8.0
+
+
+@pytest.mark.parametrize("content", ["{", "[]", "{}", '{"run": 1}'])
+def test_a_folder_that_has_forgotten_its_run_says_so(content, folder, train):
+    (folder / "out").mkdir()
+    (folder / "out" / "config.json").write_text(content)
+    result = train("--schema", folder / "s.toml", *QUICK, "--resume")
+    assert result.code == 2
+    assert "keep the folder" in result.err
+
+
+@pytest.mark.parametrize("part", ["privada.cli.train.save", "pathlib.Path.write_text"])
+def test_a_full_disk_at_the_end_says_what_was_charged(part, folder, train, monkeypatch):
+    asked = ("--schema", folder / "s.toml", *QUICK)
+    with monkeypatch.context() as patched:
+        patched.setattr(part, full)
+        result = train(*asked)
+    assert result.code == 2
+    assert "No space left" in result.err
+    assert "stays charged" in result.err
+    with pv.Ledger(folder / "out" / "ledger") as ledger:
+        before = ledger.epsilon()
+    assert train(*asked, "--resume").code == 0
+    with pv.Ledger(folder / "out" / "ledger") as ledger:
+        assert ledger.epsilon() == before
 
 
 def test_results_that_could_not_be_written_are_written_later(folder, train, monkeypatch):
