@@ -544,6 +544,65 @@ def test_a_crash_leaves_what_a_run_needs_whole(kept, folder, train, monkeypatch)
         assert json.loads(finished.out)["epsilon"] == ledger.epsilon() <= 8.0
 
 
+@pytest.mark.parametrize("other", ["gone", "another", "begun elsewhere"])
+def test_a_run_does_not_go_on_without_the_ledger_that_paid_for_its_schema(
+    other, folder, train, monkeypatch
+):
+    def dies(*_, **__):
+        raise KeyboardInterrupt
+
+    asked = ("--target", "sick", *QUICK)
+    own = folder / "out" / "ledger"
+    began = asked
+    if other == "begun elsewhere":
+        own = folder / "mine"
+        began = (*asked, "--ledger", own)
+    with monkeypatch.context() as patched:
+        patched.setattr(pv.Trainer, "fit", dies)
+        assert train(*began, epsilon="8").code == 130
+    assert (folder / "out" / "schema.toml").exists()
+    more = ()
+    if other == "gone":
+        own = own.rename(folder / "copy")
+    elif other == "another":
+        more = ("--ledger", folder / "other")
+        pv.Ledger(folder / "other", pv.Budget(8.0, 1e-4), dataset="t").close()
+    refused = train(*asked, *more, "--resume", epsilon="8")
+    assert refused.code == 2
+    assert "ledger" in refused.err
+    if other == "begun elsewhere":
+        assert f"--ledger {own}" in refused.err
+    if other == "gone":
+        assert not (folder / "out" / "ledger").exists()
+        own = own.rename(folder / "out" / "ledger")
+    done = train(*began, "--resume", "--json", epsilon="8")
+    assert done.code == 0, done.err
+    with pv.Ledger(own) as ledger:
+        assert {c.purpose: c.count for c in ledger.charges()}["statistics"] == 2
+        assert json.loads(done.out)["statement"]["epsilon"] == ledger.epsilon() <= 8.0
+
+
+def test_advice_on_a_run_whose_training_has_begun_does_not_contradict_itself(
+    folder, train, monkeypatch
+):
+    step, taken = pv.Trainer.step, []
+
+    def dies(trainer):
+        if len(taken) == 3:
+            raise KeyboardInterrupt
+        taken.append(step(trainer))
+
+    asked = ("--schema", folder / "s.toml", *QUICK)
+    with monkeypatch.context() as patched:
+        patched.setattr(pv.Trainer, "step", dies)
+        assert train(*asked).code == 130
+    refused = train(*asked, "--lr", "3", "--resume")
+    assert refused.code == 2
+    assert "with the settings that the run was started with" in refused.err
+    assert "stays charged" in refused.err
+    assert "other options" not in refused.err
+
+
 @pytest.mark.parametrize("content", ["{", "[]", "{}", '{"run": 1}'])
 def test_a_folder_that_has_forgotten_its_run_says_so(content, folder, train):
     (folder / "out").mkdir()

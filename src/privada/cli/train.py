@@ -23,7 +23,13 @@ from privada.cli.charges import count_charges, holds_charges
 from privada.cli.folders import LEDGER, refuse_taken
 from privada.cli.inputs import Inputs, Open, Rows
 from privada.cli.wanted import Wanted
-from privada.core.errors import ArgumentError, BudgetExceeded, CheckpointError, PrivadaError
+from privada.core.errors import (
+    ArgumentError,
+    BudgetExceeded,
+    CheckpointError,
+    LedgerError,
+    PrivadaError,
+)
 from privada.core.formatting import number
 from privada.core.randomness import make_bits
 from privada.models import Architecture, save
@@ -63,16 +69,18 @@ def run_train(
     made, run = _prepare(output, resume), ""
     try:
         run = _name_of_run(output, table, wanted)
+        _refuse_lost_ledger(wanted, output)
         rows = inputs.read(table, wanted, output / _SCHEMA)
         answers = tables.Answers(output / _ANSWERS, when_lost=wanted.when_lost)
         unknown = inputs.still_open(rows, wanted, _budget(wanted, rows.private.size), answers)
         if not rows.complete:
             _rehearse(rows, wanted, unknown, output, run)
         with _ledger(table, wanted, output, rows.private.size) as ledger:
+            answers.check_paid(ledger=ledger, run=run)  # a schema that is kept came of them
             return _run(wanted, rows, unknown, ledger, run, output, progress)
     except BaseException as error:
         if any((output / name).exists() for name in (_ANSWERS, _CHECKPOINT)):
-            spent = _spent(_ledger_path(wanted, output), run)
+            spent = _spent(_ledger_path(wanted, output), run, (output / _CHECKPOINT).exists())
             if spent and isinstance(error, PrivadaError):
                 error.args = (f"{error} {spent}",)
             made = made and not spent
@@ -195,15 +203,32 @@ def _kept(data: Inputs, output: Path) -> Inputs:
     return data
 
 
-def _spent(path: Path, run: str) -> str:
-    """Return in words what a run was charged, nothing if the ledger holds none of it."""
+def _refuse_lost_ledger(wanted: Wanted, output: Path) -> None:
+    """Raise if a run that may have been charged is to go on without the ledger it has."""
+    path = _ledger_path(wanted, output)
+    if path.exists() or not any((output / name).exists() for name in (_ANSWERS, _CHECKPOINT)):
+        return
+    began = _facts(output).get("ledger") or output / LEDGER
+    raise LedgerError(
+        f"Expected the ledger of the run in {str(output)!r}, got {str(path)!r}, which does not "
+        f"exist. Give the one it was begun with, --ledger {began}, or restore that from a copy. A "
+        "new one would forget what was spent."
+    )
+
+
+def _spent(path: Path, run: str, begun: bool) -> str:
+    """Return in words what a run was charged, nothing if the ledger holds none of it.
+
+    Once training has begun, its settings are fixed.
+    """
     charged = count_charges(path, run)
     if not charged:
         return ""
     many = "release" if charged == 1 else "releases"
     return (
         f"What run {run!r} was charged before stays charged, {charged:,} {many} on the ledger "
-        f"{str(path)!r}: keep the folder, and go on with --resume, which takes other options too."
+        f"{str(path)!r}: keep the folder, and go on with --resume"
+        f"{'' if begun else ', which takes other options too'}."
     )
 
 
