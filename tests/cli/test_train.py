@@ -383,6 +383,21 @@ def test_the_private_table_is_not_public(kind, schema, folder, train):
     assert not (folder / "out").exists()
 
 
+@pytest.mark.parametrize("public", [False, True])
+def test_a_key_of_one_record_is_not_shown(public, folder, train):
+    header, *lines = [line.split(",") for line in rows()]
+    records = [dict(zip(header, line, strict=True)) for line in lines]
+    records[137]["Smith"] = "1"
+    (folder / "t.jsonl").write_text("\n".join(map(json.dumps, records)))
+    (folder / "public.csv").write_text("\n".join(rows(seed=1)))
+    more = ("--public", folder / "public.csv") if public else ()
+    result = train("--target", "sick", *more, *QUICK, table="t.jsonl")
+    assert result.code == 2
+    assert "privada schema" in result.err
+    assert "Smith" not in result.err + result.out
+    assert not (folder / "out").exists()
+
+
 def test_private_text_is_not_public_text(folder, train):
     rng = np.random.default_rng(0)
     texts = [" ".join(rng.choice(list("abcdefghij"), 30)) for _ in range(300)]
