@@ -14,12 +14,18 @@ from joblib import parallel_backend
 from sklearn.base import clone
 from sklearn.calibration import CalibratedClassifierCV
 from sklearn.datasets import load_digits
-from sklearn.ensemble import BaggingClassifier, StackingClassifier, VotingClassifier
+from sklearn.ensemble import (
+    AdaBoostClassifier,
+    AdaBoostRegressor,
+    BaggingClassifier,
+    StackingClassifier,
+    VotingClassifier,
+)
 from sklearn.exceptions import FitFailedWarning, NotFittedError
 from sklearn.model_selection import GridSearchCV, cross_val_score
 from sklearn.multiclass import OneVsRestClassifier
 from sklearn.pipeline import make_pipeline
-from sklearn.preprocessing import FunctionTransformer
+from sklearn.preprocessing import Binarizer, FunctionTransformer, Normalizer
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 import privada as pv
@@ -176,6 +182,12 @@ FITTED_OFTEN = {
     "one-vs-rest": lambda: OneVsRestClassifier(pv.PrivateClassifier(**QUICK)),
     "calibration": lambda: CalibratedClassifierCV(private(), cv=2),
     "voting": lambda: VotingClassifier([("a", private()), ("b", private(clip=2.0))]),
+    "voting of pipelines": lambda: VotingClassifier(
+        [
+            ("a", make_pipeline(Normalizer(), private())),
+            ("b", make_pipeline(Binarizer(), private())),
+        ]
+    ),
     "stacking": lambda: StackingClassifier([("a", private())], cv=2),
     "bagging": lambda: BaggingClassifier(private(), 3, bootstrap=False, max_samples=0.5),
     "some features": lambda: BaggingClassifier(private(), 3, bootstrap=False, max_features=0.1),
@@ -240,6 +252,35 @@ def test_a_bootstrap_is_refused_since_it_repeats_rows(tmp_path):
     asked = private(ledger=tmp_path / "digits.ledger")
     with pytest.raises(ValueError, match="bootstrap=False"):
         BaggingClassifier(asked, 2).fit(FEW, FEW_Y)
+
+
+def test_boosting_is_refused_since_it_repeats_rows():
+    ledger = pv.Ledger(None)
+    asked = pv.PrivateRegressor(**QUICK, ledger=ledger)
+    with pytest.raises(pv.ArgumentError, match="AdaBoostRegressor, which repeats rows"):
+        AdaBoostRegressor(asked, n_estimators=2).fit(FEW, FEW_Y)
+    with pytest.raises(ValueError, match="sample_weight"):
+        AdaBoostClassifier(private(ledger=ledger), n_estimators=2).fit(FEW, FEW_Y)
+    assert ledger.totals() == {}
+
+
+@pytest.mark.parametrize("how", [lambda x: x * 2, np.sqrt, lambda x: x[:, 40:]])
+def test_people_are_known_again_by_their_targets(how):
+    private().fit(FEW[:, :40], FEW_Y)
+    with pytest.raises(pv.ArgumentError, match=FREE):
+        private().fit(how(FEW), FEW_Y)
+    private().fit(how(X[600:1200]), Y[600:1200])
+
+
+def test_a_statement_says_that_later_fits_are_not_in_it():
+    ledger = pv.Ledger(None, pv.Budget(20.0, 1e-4))
+    asked = private(delta=1e-4, ledger=ledger)
+    stack = StackingClassifier([("a", asked)], final_estimator=clone(asked), cv=2)
+    first = stack.fit(FEW, FEW_Y).estimators_[0].statement_
+    assert first.epsilon < ledger.epsilon()
+    assert any("after this fit" in each for each in first.assumptions)
+    alone = private().fit(X[600:1200], Y[600:1200])
+    assert not any("after this fit" in each for each in alone.statement_.assumptions)
 
 
 def shuffled(x):
@@ -382,6 +423,9 @@ def test_a_search_of_scikit_learn_is_charged_on_a_ledger(tmp_path):
         ({"seed": np.random.RandomState(1)}, "seed"),
         ({"classes": [0, 1]}, "classes"),
         ({"unit": ""}, "unit"),
+        ({"model": "mlp", "hidden": 5}, "hidden=5"),
+        ({"model": "mlp", "hidden": "64"}, "hidden='64'"),
+        ({"model": "mlp", "hidden": (2.5,)}, "hidden=2.5"),
     ],
 )
 def test_rubbish_is_refused_and_nothing_is_charged(changes, words):
@@ -401,9 +445,29 @@ def test_sample_weights_are_refused():
         pv.PrivateClassifier(**QUICK).fit(X, Y, sample_weight=np.ones(len(Y)))
 
 
-def test_targets_without_order_are_refused():
-    with pytest.raises(pv.ArgumentError, match="target_bounds"):
-        pv.PrivateRegressor(**QUICK, target_bounds=(1, 1)).fit(X, Y)
+@pytest.mark.parametrize(
+    "bounds", [(1, 1), 5, "ab", (0,), (0, 1, 2), (None, 1), ([0, 1], [2, 3]), (-1e308, 1e308)]
+)
+def test_bounds_of_targets_that_are_no_pair_in_order_are_refused(bounds):
+    with pytest.raises(pv.ArgumentError, match="Expected target_bounds"):
+        pv.PrivateRegressor(**QUICK, target_bounds=bounds).fit(X, Y)
+
+
+def test_cells_of_a_sparse_matrix_may_come_in_parts():
+    dense = X[:300].astype(np.float32)
+    halves = scipy.sparse.csr_matrix(dense)
+    halves = scipy.sparse.csr_matrix(
+        (np.repeat(halves.data / 2, 2), np.repeat(halves.indices, 2), 2 * halves.indptr),
+        shape=halves.shape,
+    )
+    assert not halves.has_canonical_format
+    asked = pv.PrivateClassifier(**SEEDED, bounds=(-4, 4))
+    scores = [asked.fit(rows, Y[:300]).predict_proba(dense) for rows in (halves, dense)]
+    np.testing.assert_allclose(*scores, atol=1e-6)
+    assert halves.nnz == 2 * np.count_nonzero(dense)  # the caller's is as it was
+    private().fit(halves, Y[:300])
+    with pytest.raises(pv.ArgumentError, match=FREE):
+        private().fit(dense[::2], Y[:300:2])
 
 
 # ---------------------------------------------------------------------- defaults

@@ -8,6 +8,7 @@ import pandas as pd
 import pytest
 from sklearn.base import clone
 from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import Normalizer
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 import privada as pv
@@ -110,7 +111,18 @@ def test_medians_are_estimated_at_a_charge():
 def test_a_median_that_is_lost_in_the_noise_is_the_middle():
     ledger = new_ledger()
     imputer = pv.PrivateImputer("median", bounds=(0, 10), epsilon=0.5, ledger=ledger)
-    assert imputer.fit([[9.0], [np.nan], [9.0]]).statistics_ == [5.0]
+    values = np.full((2000, 1), np.nan)
+    values[:3] = 9.0
+    assert imputer.fit(values).statistics_ == [5.0]
+
+
+def test_medians_of_too_few_records_are_refused_and_nothing_is_charged():
+    ledger = new_ledger()
+    imputer = pv.PrivateImputer("median", bounds=(0, 10), epsilon=0.5, ledger=ledger)
+    with pytest.raises(pv.DataError, match=r"Expected at least \d+ records .* was not charged"):
+        imputer.fit(np.full((300, 2), 9.0))
+    assert ledger.totals() == {}
+    assert (imputer.fit(np.full((2000, 2), 9.0)).statistics_ > 8).all()
 
 
 def test_a_query_that_cannot_be_paid_reads_nothing(monkeypatch):
@@ -144,8 +156,27 @@ def test_a_pipeline_is_charged_on_one_ledger(tmp_path):
     assert [charge.purpose for charge in ledger.charges()] == ["statistics"] * 2 + ["training"]
     assert 2.0 < found.epsilon_ == ledger.epsilon() < 3.5
     line.set_params(privateclassifier__ledger=None)
-    with pytest.raises(pv.ArgumentError, match="without a ledger none would count"):
+    with pytest.raises(pv.ArgumentError, match="ledger=None behind PrivateImputer"):
         line.fit(AGES, targets)
+
+
+def test_what_is_paid_before_an_estimator_is_on_its_ledger_or_named(tmp_path):
+    ledger, other = new_ledger(tmp_path / "one"), new_ledger(tmp_path / "other")
+    asked = pv.PrivateClassifier(epochs=0.1, delta=1e-6)
+
+    def line():
+        scaler = pv.PrivateScaler(epsilon=0.5, ledger=ledger)
+        return make_pipeline(scaler, Normalizer(), asked)  # which changes all values
+
+    with pytest.raises(pv.ArgumentError, match="ledger=None behind PrivateScaler"):
+        line().fit(AGES, AGES[:, 0] > 45)
+    asked.set_params(ledger=other.path)
+    said = line().fit(AGES, AGES[:, 0] > 45)[-1].statement_.assumptions
+    assert sum("another ledger" in each for each in said) == 1
+    asked.set_params(ledger=ledger.path)
+    found = line().fit(AGES, AGES[:, 0] > 45)[-1].statement_
+    assert not any(str(ledger.name) in each for each in found.assumptions)
+    assert found.epsilon == ledger.epsilon()
 
 
 def test_rows_that_a_public_transformer_changes_are_known_again():
@@ -228,7 +259,7 @@ def test_one_record_moves_what_is_released_by_the_sensitivity_at_most(monkeypatc
     """A replay on neighbouring tables, with records of every odd kind."""
     odd = [0.0, -0.0, 5e-324, 1e-300, 1e300, -1e300, 1.7976931348623157e308, np.nan, 2.0**40, 0.5,
            64.0, np.nextafter(64.0, 0), 128.0, -1.0, 1.0]  # fmt: skip
-    rows = RNG.choice(odd, (600, 5))
+    rows = RNG.choice(odd, (700, 5))
     rows[: len(odd)] = np.array(odd)[:, None]
 
     def asked():
@@ -303,3 +334,12 @@ def test_a_private_cell_is_not_quoted():
         pv.PrivateScaler(bounds=(0, 1)).fit(pd.DataFrame({"name": ["Smith"], "age": [3]}))
     assert "Smith" not in str(refused.value)
     assert refused.value.__context__ is None
+    secret = np.array([123.456, 654.321])
+    for given in (secret, secret[:, None] + 1j):
+        with pytest.raises(pv.DataError) as refused:
+            pv.PrivateScaler(bounds=(0, 1)).fit(given)
+        assert "123.4" not in str(refused.value)
+        assert refused.value.__context__ is None
+        with pytest.raises(pv.DataError) as refused:
+            pv.PrivateClassifier().fit(given, [0, 1])
+        assert "123.4" not in str(refused.value)

@@ -65,6 +65,86 @@ def test_a_score_that_can_depend_on_others_is_refused_whatever_the_values(each):
         Score("mine", each, -10, 10).check(nn.Linear(4, 3), dummy_batch(FIRST))
 
 
+class Evaluated(nn.Module):
+    """A linear model that does something else in evaluation mode."""
+
+    def __init__(self, forward):
+        super().__init__()
+        self.layer, self._evaluate = nn.Linear(4, 2), forward
+
+    def forward(self, x):
+        return self.layer(x) if self.training else self._evaluate(self.layer, x)
+
+
+def _right(out, y):
+    return (out.argmax(dim=1) == y).double()
+
+
+UNSEEN = {
+    "a value that no dummy has": (
+        lambda layer, x: -layer(x) if bool(((x - 7.25).abs() < 0.01).any()) else layer(x),
+        _right,
+    ),
+    "a batch larger than those probed": (
+        lambda layer, x: layer(x - x.mean(dim=0)) if len(x) > 40 else layer(x),
+        _right,
+    ),
+    "a score that branches": (
+        lambda layer, x: layer(x),
+        lambda out, y: _right(out, y) * (0 if out.abs().max() > 50 else 1),
+    ),
+    "a score that reads": (
+        lambda layer, x: layer(x),
+        lambda out, y: _right(out, y) * float(out.abs().max().item() < 50),
+    ),
+    "a score in NumPy": (
+        lambda layer, x: layer(x),
+        lambda out, y: torch.from_numpy(_right(out, y).numpy() * (abs(out.numpy()).max() < 50)),
+    ),
+}
+
+
+@pytest.mark.parametrize("case", UNSEEN)
+def test_what_reads_values_or_mixes_in_large_batches_is_scored_record_by_record(case):
+    torch.manual_seed(0)
+    model, score = Evaluated(UNSEEN[case][0]).eval(), Score("mine", UNSEEN[case][1])
+    with pytest.warns(UserWarning, match="one at a time"):
+        score.check(model, dummy_batch(FIRST))
+    inputs = torch.randn(200, 4)
+    targets = model.layer(inputs).argmax(dim=1)
+
+    def total(rows, labels):
+        records = data.load((rows, labels), torch.float32, torch.device("cpu"))
+        scorer = Scorer(
+            records, score, population=200, ledger=pv.Ledger(None), run="r",
+            noise=GaussianNoise(SeededBits(0, "noise")), model_bits=SeededBits(0, "model"),
+        )  # fmt: skip
+        with torch.no_grad():
+            return float(torch.cat(list(scorer._merits(model, None))).sum())
+
+    whole = total(inputs, targets)
+    for odd in (7.25, 1e4):
+        more = torch.cat([inputs, torch.full((1, 4), odd)]), torch.cat([targets, targets[:1]])
+        assert abs(total(*more) - whole) <= 1
+
+
+@pytest.mark.parametrize(
+    "layer",
+    [nn.LSTM, nn.GRU, nn.RNN],
+)
+def test_recurrent_layers_are_followed(layer):
+    class Last(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = layer(4, 3, batch_first=True)
+
+        def forward(self, x):
+            return self.layer(x)[0][:, -1]
+
+    example = dummy_batch(Batch(torch.zeros(1, 5, 4), torch.zeros(1, dtype=torch.int64)))
+    assert accuracy().keeps_apart(Last().eval(), example, 40)
+
+
 class Sharp(nn.Module):
     """Makes classes of last bits: products over inputs in the thousands, of which most cancels."""
 

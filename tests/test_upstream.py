@@ -12,12 +12,14 @@ from sklearn.datasets import load_diabetes, load_digits, load_iris
 from sklearn.decomposition import PCA
 from sklearn.ensemble import StackingClassifier, VotingClassifier
 from sklearn.exceptions import ConvergenceWarning
+from sklearn.experimental import enable_iterative_imputer  # noqa: F401
 from sklearn.feature_extraction.text import CountVectorizer, HashingVectorizer, TfidfVectorizer
 from sklearn.feature_selection import SelectKBest
 from sklearn.frozen import FrozenEstimator
-from sklearn.impute import MissingIndicator, SimpleImputer
+from sklearn.impute import IterativeImputer, MissingIndicator, SimpleImputer
 from sklearn.kernel_approximation import RBFSampler
-from sklearn.linear_model import LogisticRegression
+from sklearn.linear_model import LogisticRegression, RANSACRegressor
+from sklearn.model_selection import GridSearchCV, TunedThresholdClassifierCV
 from sklearn.pipeline import FeatureUnion, make_pipeline, make_union
 from sklearn.preprocessing import (
     Binarizer,
@@ -28,7 +30,12 @@ from sklearn.preprocessing import (
     OrdinalEncoder,
     PolynomialFeatures,
     QuantileTransformer,
+    RobustScaler,
     StandardScaler,
+    maxabs_scale,
+    normalize,
+    robust_scale,
+    scale,
 )
 from sklearn.random_projection import GaussianRandomProjection
 from sklearn.tree import DecisionTreeClassifier
@@ -140,11 +147,81 @@ def test_what_the_last_of_a_stack_gets_was_learnt_by_the_others():
     StackingClassifier([("one", asked)], final_estimator=clone(asked), cv=2).fit(X, Y)
 
 
+def lookers(statement):
+    return {each.split(",")[0] for each in statement.assumptions if "looked at records by" in each}
+
+
+def test_what_looks_at_records_without_noise_is_named():
+    asked = pv.PrivateClassifier(**QUICK, ledger=pv.Ledger(None))
+    few, two = X[:, 18:22], Y > 4
+    assert not lookers(asked.fit(few, two).statement_)
+    search = GridSearchCV(asked, {"clip": [1.0]}, cv=2, error_score="raise").fit(few, two)
+    assert lookers(search.best_estimator_.statement_) == {"GridSearchCV"}
+    calibrated = CalibratedClassifierCV(asked, cv=2).fit(few, two).calibrated_classifiers_
+    assert lookers(calibrated[0].estimator.statement_) == {"CalibratedClassifierCV"}
+    tuned = TunedThresholdClassifierCV(asked, cv=2).fit(few, two)
+    assert lookers(tuned.estimator_.statement_) == {"TunedThresholdClassifierCV"}
+    for final, named in ((None, {"StackingClassifier"}), (clone(asked), set())):
+        stack = StackingClassifier([("one", asked)], final_estimator=final, cv=2).fit(few, two)
+        assert lookers(stack.estimators_[0].statement_) == named
+
+
+@pytest.mark.parametrize(
+    "around", [RANSACRegressor(min_samples=200, max_trials=2), IterativeImputer(max_iter=1)]
+)
+def test_rows_that_are_chosen_or_filled_in_by_other_rows_are_refused(around):
+    asked = pv.PrivateRegressor(**QUICK, ledger=pv.Ledger(None))
+    missing = np.where(np.arange(X.size).reshape(X.shape) % 31, X, np.nan)
+    rows = missing if isinstance(around, IterativeImputer) else X
+    with pytest.raises(pv.ArgumentError, match=f"{LEARNT}.*{type(around).__name__}"):
+        around.set_params(estimator=asked).fit(rows, Y)
+    assert asked.ledger.totals() == {}
+
+
+def filled_in(frame):
+    return frame.fillna(frame.mean())
+
+
+def test_a_function_that_looks_at_other_rows_is_taken_to_learn():
+    frame = pd.DataFrame(X)
+    frame.columns = frame.columns.astype(str)
+    for mixing in (
+        scale,
+        maxabs_scale,
+        robust_scale,
+        lambda x: x - x.mean(0),
+        lambda x: x / x.max(),
+    ):
+        assert list(learners(FunctionTransformer(mixing).fit(X)))
+    assert list(learners(FunctionTransformer(filled_in).fit(frame)))
+    assert list(learners(FunctionTransformer(lambda x: x / np.maximum(1, x.max())).fit(X)))
+    for plain in (
+        None,
+        np.sqrt,
+        normalize,
+        lambda x: x / 16,
+        lambda x: x[:, :3] @ np.ones((3, 2)),
+        lambda x: x + np.random.default_rng().normal(size=x.shape),
+        lambda x: [len(each) for each in x],
+        lambda x: x.upper(),
+    ):
+        assert not list(learners(FunctionTransformer(plain).fit(X)))
+    assert not list(learners(FunctionTransformer(lambda x: x.fillna(0)).fit(frame)))
+    with pytest.raises(pv.ArgumentError, match=f"{LEARNT}.*FunctionTransformer"):
+        make_pipeline(FunctionTransformer(maxabs_scale), pv.PrivateClassifier(**QUICK)).fit(X, Y)
+
+
+def test_what_was_done_by_hand_is_assumed_in_the_statement():
+    scaled = RobustScaler().fit_transform(X)
+    said = pv.PrivateClassifier(**QUICK).fit(scaled, Y).statement_.assumptions
+    assert any("prepared by itself" in each for each in said)
+
+
 @pytest.mark.parametrize(
     "seeded",
     [
         pv.PrivateScaler(epsilon=1.0, seed=1),
-        pv.PrivateImputer("median", bounds=(0, 16), epsilon=1.0, seed=1),
+        pv.PrivateImputer("median", bounds=(0, 16), epsilon=9.0, seed=1),
     ],
 )
 def test_seeded_queries_do_not_come_before_a_private_fit(seeded):
@@ -224,6 +301,7 @@ def test_what_is_said_to_be_public_is_in_the_statement():
 def test_what_a_seeded_fit_leaves_out_is_in_the_statement():
     line = make_pipeline(StandardScaler(), pv.PrivateClassifier(**QUICK, seed=1)).fit(X, Y)
     assert any("StandardScaler" in each for each in line[-1].statement_.assumptions)
+    assert not any("prepared by itself" in each for each in line[-1].statement_.assumptions)
     scaled = StandardScaler().fit_transform(X)
     direct = pv.PrivateClassifier(**QUICK, seed=1).fit(scaled, Y)
     assert any("mean 0 and variance 1" in each for each in direct.statement_.assumptions)

@@ -2,7 +2,7 @@
 
 import math
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -76,15 +76,16 @@ class _Private(fits.Kin, BaseEstimator):  # type: ignore[misc]
         records = int(inputs.shape[0])
         seed = None if self.seed is None else whole("seed", self.seed, least=0)
         prepared = self._preparation(inputs, targets)
+        seen = fits.digest(inputs, targets) if seed is None else None
         targets = self._scaled_targets(targets)
         chosen = self._settings(records)
-        hidden = tuple(int(width) for width in self.hidden) if self.model == "mlp" else ()
+        hidden = self._widths() if self.model == "mlp" else ()
         self.architecture_ = Architecture(self.model, int(inputs.shape[1]), outputs, hidden)
         with hidden_generator(make_bits(seed, "weights"), torch.device("cpu")):
             module = self.architecture_.build()
         budget = Budget(self.epsilon, default_delta(records) if self.delta is None else self.delta)
         data = self._scaled_pair(inputs, targets)
-        with self._account(inputs, budget) as (ledger, others):
+        with self._account(seen, budget) as (ledger, others):
             trainer = Trainer(
                 module,
                 loss,
@@ -103,9 +104,23 @@ class _Private(fits.Kin, BaseEstimator):  # type: ignore[misc]
         self.history_ = trainer.history
         said = trainer.statement()
         self.statement_: Statement = replace(
-            said, assumptions=(*said.assumptions, *prepared, *map(_elsewhere, others))
+            said,
+            assumptions=(
+                *said.assumptions,
+                *prepared,
+                *map(_elsewhere, others),
+                *self._as_of_now(),
+            ),
         )
         self.epsilon_ = self.statement_.epsilon
+
+    def _as_of_now(self) -> list[str]:
+        if self.ledger is None:
+            return []
+        return [
+            "What the ledger was charged after this fit, as for others of the same ensemble, is "
+            "not in this figure: the ledger has the sum of all."
+        ]
 
     def _preparation(self, inputs: Any, targets: NDArray[Any]) -> list[str]:
         """Return what is assumed of how the records were prepared; raise if that was a look."""
@@ -122,12 +137,19 @@ class _Private(fits.Kin, BaseEstimator):  # type: ignore[misc]
         )
 
     @contextmanager
-    def _account(self, inputs: Any, budget: Budget) -> Iterator[tuple[Ledger, list[str]]]:
+    def _account(
+        self, seen: fits.Digest | None, budget: Budget
+    ) -> Iterator[tuple[Ledger, list[str]]]:
         """Give the ledger of this fit, and the names of others that hold looks at the same rows."""
-        if self.seed is not None:  # not private, and says so
+        if seen is None:  # seeded: not private, and says so
             yield _open(self.ledger, budget), []
             return
-        seen, kin = fits.digest(inputs), self._kin()
+        kin, before = self._kin(), list(upstream.charged())
+        if before and self.ledger is None:
+            raise ArgumentError(
+                f"Expected a ledger, got ledger=None behind {type(before[0]).__name__}, which "
+                "charges what it learns from the same records to a ledger. Give both the same one."
+            )
         new = isinstance(self.ledger, (str, os.PathLike)) and not Path(self.ledger).exists()
         if new and fits.unpaid(seen, kin):
             raise ArgumentError(
@@ -138,6 +160,10 @@ class _Private(fits.Kin, BaseEstimator):  # type: ignore[misc]
             )
         ledger = _open(self.ledger, budget)
         with fits.counted(seen, kin, ledger, shared=self.ledger is not None) as others:
+            for each in before:
+                other = _open(each.ledger, budget)
+                if other.identity != ledger.identity and other.name not in others:
+                    others.append(other.name)
             yield ledger, others
 
     def _settings(self, records: int) -> defaults.Defaults:
@@ -156,8 +182,18 @@ class _Private(fits.Kin, BaseEstimator):  # type: ignore[misc]
         method = defaults.named(self.method, lr=self.lr, clip=self.clip)
         return defaults.Defaults(method, usual.batch_size, usual.epochs)
 
+    def _widths(self) -> tuple[int, ...]:
+        if isinstance(self.hidden, str) or not isinstance(self.hidden, Iterable):
+            raise ArgumentError(
+                f"Expected hidden to be widths, such as (64,), got hidden={self.hidden!r}."
+            )
+        return tuple(whole("hidden", width) for width in self.hidden)
+
     def _checked(self, *given: Any, **how: Any) -> Any:
-        return checked(self, *given, accept_sparse="csr", dtype=np.float32, **how)
+        found = checked(self, *given, accept_sparse="csr", dtype=np.float32, **how)
+        if isinstance(found, tuple):
+            return _canonical(found[0]), *found[1:]
+        return _canonical(found)
 
     def _limits(self, features: int) -> tuple[NDArray[np.float64], NDArray[np.float64]] | None:
         """Return the bounds as a number for each feature."""
@@ -240,6 +276,15 @@ def _open(given: Ledger | str | os.PathLike[str] | None, budget: Budget) -> Ledg
     return Ledger(given, None if Path(given).exists() else budget)
 
 
+def _canonical(inputs: Any) -> Any:
+    """Return rows in which no cell is given in several parts, as it may be in a sparse matrix."""
+    if not hasattr(inputs, "toarray") or inputs.has_canonical_format:
+        return inputs
+    summed = inputs.copy()
+    summed.sum_duplicates()
+    return summed
+
+
 def _elsewhere(name: str) -> str:
     return (
         f"Some of these rows were also fitted in this process on another ledger, {name!r}, whose "
@@ -281,7 +326,8 @@ class PrivateClassifier(ClassifierMixin, _Private):  # type: ignore[misc]
 
     Attributes:
         statement_: what was promised, what it cost and what it rests on.
-        epsilon_: the epsilon of everything on the ledger.
+        epsilon_: the epsilon of everything on the ledger when the fit was done. Of an ensemble, the
+            ledger has the sum.
         model_: the torch module. classes_, n_features_in_, history_ and others as usual.
 
     Guarantee: the fitted estimator is (epsilon, delta)-differentially private as `statement_` says.
@@ -290,12 +336,13 @@ class PrivateClassifier(ClassifierMixin, _Private):  # type: ignore[misc]
     ledger, as does a fit in a process that another one started. A ledger that is given later is
     first charged for what was fitted on the same rows without one.
 
-    Edge cases: sample weights, and a bagging ensemble with bootstrap=True, are refused. The number
-    of records, shapes and classes are public. Rows are the same if more than 1 in 100 have equal
-    values at equal places in float32, or if a whole column is the same; rows that were changed in
-    between are not recognised, nor are fits in other processes. A seeded fit is neither counted nor
-    refused. Sparse inputs stay sparse with bounds that are symmetric, as (-1, 1); with others they
-    are made dense, beyond 1 GiB row by row, which is slow.
+    Edge cases: sample weights, and ensembles that repeat rows (AdaBoost, bagging with
+    bootstrap=True), are refused. The number of records, shapes and classes are public. Rows are the
+    same if more than 1 in 100 have equal values at equal places in float32, or if a whole column or
+    all targets are the same; rows that were changed in between are not recognised otherwise, nor
+    are fits in other processes. A seeded fit is neither counted nor refused. Sparse inputs stay
+    sparse with bounds that are symmetric, as (-1, 1); with others they are made dense, beyond 1 GiB
+    row by row, which is slow.
 
     Example:
         >>> import privada as pv
@@ -444,13 +491,8 @@ class PrivateRegressor(RegressorMixin, _Private):  # type: ignore[misc]
 
     def _target_range(self) -> tuple[float, float]:
         """Return the bounds of the target, if there are any."""
-        assert self.target_bounds is not None
-        low, high = map(float, self.target_bounds)
-        if not (math.isfinite(low) and math.isfinite(high) and low < high):
-            raise ArgumentError(
-                f"Expected target_bounds=(low, high) with low < high, got {self.target_bounds!r}."
-            )
-        return low, high
+        low, high = limits(self.target_bounds, 1, of="target_bounds")
+        return float(low[0]), float(high[0])
 
     def predict(self, X: Any) -> NDArray[Any]:
         """Return the predicted target of each row."""

@@ -131,8 +131,11 @@ def _line_sums(compressed: Any, constants: Hashes) -> Hashes:
 
 # A warning would tell that one record has a value that float32 has no room for.
 @np.errstate(all="ignore")
-def digest(inputs: Any) -> Digest:
+def digest(inputs: Any, targets: NDArray[Any] | None = None) -> Digest:
     """Return the digest of an array of two dimensions, taken as float32, or of a CSR matrix.
+
+    Targets count as one more column: the same people are known again by them, however the inputs
+    were changed.
 
     Guarantee: the digests are keyed by this process alone, and never leave it. Values that float32
     has no room for count as infinite; nothing is said of them.
@@ -144,8 +147,10 @@ def digest(inputs: Any) -> Digest:
     rows, columns, rises, falls = sums(inputs, across, down)
     telling = (rises + falls >= _CHANGES) & (rises > 0) & (falls > 0)
     found = np.unique(rows)
-    # a row of zeros says nothing
-    return _kept(found[found != 0], frozenset(np.unique(columns[telling])[:_COLUMNS].tolist()))
+    known = frozenset(np.unique(columns[telling])[:_COLUMNS].tolist())
+    if targets is not None:
+        known |= digest(targets.reshape(-1, 1)).columns
+    return _kept(found[found != 0], known)  # a row of zeros says nothing
 
 
 @dataclass(eq=False)
@@ -238,9 +243,10 @@ def counted(seen: Digest, family: str, ledger: Ledger, *, shared: bool) -> Itera
         alike = _alike(seen, family, ledger.identity)
         if alike and not shared:
             raise ArgumentError(
-                "Expected a ledger, got ledger=None for a fit on rows that were fitted before in "
-                "this process, or of an estimator that was, or a clone of it: each fit looks at "
-                f"the data, and without a ledger none would count the others. {_REMEDY}"
+                "Expected a ledger, got ledger=None for a fit on rows, or with targets, that were "
+                "fitted before in this process, or of an estimator that was, or a clone of it: "
+                "each fit looks at the data, and without a ledger none would count the others. "
+                f"{_REMEDY}"
             )
         own = next((look for look in _looks if look.ledger == ledger.identity), None)
         if own is None:

@@ -34,23 +34,24 @@ Bounds = tuple[Any, Any] | None
 _BINS, _OUTSTANDING = 64, 8.0
 
 
-def limits(bounds: Any, features: int) -> tuple[Numbers, Numbers]:
+def limits(bounds: Any, features: int, of: str = "bounds") -> tuple[Numbers, Numbers]:
     """Return public bounds (low, high) as a number for each feature, or say what is wrong."""
+    each = "" if of == "target_bounds" else f" or one for each of the {features} features"
     form = (
-        f"Expected bounds=(low, high), each a number or one for each of the {features} features, "
-        "with low < high everywhere, both finite, and twice their distance finite"
+        f"Expected {of}=(low, high), each a number{each}, with low < high everywhere, both finite, "
+        "and twice their distance finite"
     )
     try:
         pair = [np.asarray(bound, dtype=np.float64) for bound in bounds]
     except (TypeError, ValueError):
         pair = []
     if len(pair) != 2:
-        raise ArgumentError(f"{form}, got bounds={bounds!r}.")
+        raise ArgumentError(f"{form}, got {of}={bounds!r}.")
     low, high = (_each(f"{form}, got a bound", bound, features) for bound in pair)
     with np.errstate(all="ignore"):
         usable = np.isfinite(2 * (high - low)) & (low < high)
     if not np.all(usable):
-        raise ArgumentError(f"{form}, got bounds={bounds!r}.")
+        raise ArgumentError(f"{form}, got {of}={bounds!r}.")
     return low, high
 
 
@@ -65,17 +66,25 @@ def mapped(values: Any, low: Any, high: Any) -> Numbers:
     return np.asarray(2 * (np.clip(values, low, high) - low) / (high - low) - 1)
 
 
+# What scikit-learn and NumPy say with values of records in it, and what is said instead.
+_QUOTING = {
+    "could not convert": "Expected numbers, got a column of text or of another kind. Encode it as "
+    "numbers first, by a list of categories that is known without the data: pv.tables.encode does.",
+    "Expected 2D array": "Expected an array of two dimensions, got one of fewer. Reshape your "
+    "data: array.reshape(-1, 1) for a single feature, array.reshape(1, -1) for a single record.",
+    "Complex data not supported": "Complex data not supported: expected real numbers.",
+}
+
+
 def unquoted(convert: Callable[[], Any]) -> Any:
     """Return what a conversion to numbers gives; its error does not quote a cell."""
     try:
         return convert()
     except ValueError as error:
-        if "could not convert" not in str(error):
+        said = next((words for sign, words in _QUOTING.items() if sign in str(error)), None)
+        if said is None:
             raise
-    raise DataError(
-        "Expected numbers, got a column of text or of another kind. Encode it as numbers first, by "
-        "a list of categories that is known without the data: pv.tables.encode does."
-    )
+    raise DataError(said)
 
 
 def checked(estimator: Any, *given: Any, **how: Any) -> Any:
@@ -162,6 +171,7 @@ class _Charging(TransformerMixin, fits.Kin, BaseEstimator, ABC):  # type: ignore
         tags = super().__sklearn_tags__()
         tags.input_tags.allow_nan = True
         tags.transformer_tags.preserves_dtype = ["float64", "float32"]
+        tags.non_deterministic = self._learns() and self.seed is None
         return tags
 
 
@@ -188,8 +198,9 @@ class PrivateScaler(OneToOneFeatureMixin, _Charging):  # type: ignore[misc]
     are numbers and whether these rows were fitted before, which an error alone would tell.
 
     Edge cases: values beyond the bounds become -1 or 1, missing ones stay missing. Estimated bounds
-    are powers of two, and may be up to twice as wide as the values; a table with too few records
-    for so many features is refused before the charge.
+    are powers of two, and may be up to twice as wide as the values; a feature whose values do not
+    stand out of the noise gets the default of `pv.tables.estimate_bounds`. A table with too few
+    records for so many features is refused before the charge.
 
     Example:
         >>> import numpy as np, privada as pv
@@ -273,8 +284,9 @@ class PrivateImputer(OneToOneFeatureMixin, _Charging):  # type: ignore[misc]
     is as for `PrivateScaler`.
 
     Edge cases: a median is the middle of one of 64 bins between the bounds, and the middle of the
-    bounds where the records do not stand out of the noise. Values beyond the bounds count as the
-    bound. All features are kept, those without a single value too.
+    bounds where most values are missing and the others do not stand out of the noise; fewer records
+    than would stand out are refused before the charge. Values beyond the bounds count as the bound.
+    All features are kept, those without a single value too.
 
     Example:
         >>> import numpy as np, privada as pv
@@ -326,6 +338,13 @@ class PrivateImputer(OneToOneFeatureMixin, _Charging):  # type: ignore[misc]
             sigma = calibrated(
                 epsilon=budget.epsilon, delta=budget.delta, sampling_rate=1.0, steps=1
             )
+            fewest = math.floor(_lost(sigma * math.sqrt(features))) + 1
+            if len(values) < fewest:
+                raise DataError(
+                    f"Expected at least {fewest} records to find medians of {features} columns in "
+                    f"the noise, got {len(values)}. Give a larger epsilon, or "
+                    "strategy='constant'. The query was not charged."
+                )
             noise = GaussianNoise(make_bits(self.seed, "medians"))
             event = events.gaussian(sigma)
             receipt = Account(ledger, run=run, purpose="statistics").pay(event)
@@ -350,12 +369,17 @@ class PrivateImputer(OneToOneFeatureMixin, _Charging):  # type: ignore[misc]
         return np.where(np.isnan(values), self.statistics_, values)
 
 
+def _lost(noise_std: float) -> float:
+    """Return up to how many records together do not stand out of the noise of all bins."""
+    return _OUTSTANDING * noise_std * math.sqrt(_BINS)
+
+
 def _medians(counts: Numbers, noise_std: float) -> Numbers:
     """Return where, from 0 to 1, the median of each histogram is; the middle if it is lost."""
     total = counts.sum(axis=1)
     until = np.cumsum(counts, axis=1)
     first = np.argmax(until >= total[:, None] / 2, axis=1)
-    found = total > _OUTSTANDING * noise_std * math.sqrt(_BINS)
+    found = total > _lost(noise_std)
     return np.where(found, (first + 0.5) / _BINS, 0.5)
 
 

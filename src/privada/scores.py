@@ -1,5 +1,6 @@
 """Scores of a model on private records that it was not trained on, with noise and charged."""
 
+import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -14,10 +15,11 @@ from privada.accounting import events
 from privada.clipping import Batch
 from privada.clipping.batch import call
 from privada.clipping.dependence import Dependence
-from privada.clipping.labels import SEVERAL
+from privada.clipping.labels import NOBODY, SEVERAL
 from privada.clipping.losses import Loss, example_losses
 from privada.clipping.padding import Padding, find_padding
 from privada.clipping.probes import refuse_mixing_models
+from privada.clipping.recording import without_reads
 from privada.clipping.scores import bounded_sum
 from privada.core.errors import ArgumentError, ModelError
 from privada.core.randomness import Bits
@@ -28,8 +30,10 @@ from privada.noise import GaussianNoise
 from privada.noise.hidden import HiddenStreams, hidden_generator
 from privada.query.account import Account
 
-# How many records run through the model at a time.
-_CHUNK = 1024
+# How many records run through the model at a time: so few that dummy examples in as large a batch
+# have labels of their own beside those of a smaller one.
+_CHUNK = 248
+_MULTIPLE = 8
 
 
 @dataclass(frozen=True)
@@ -45,7 +49,8 @@ class Score:
     Guarantee: a record moves the sum of scores by at most `high - low`; noise is scaled to that.
 
     Edge cases: a record on which the model fails, or whose score is not a number, counts as the
-    worst.
+    worst. Where the model or the score reads values, as by `if` or `item()`, records are scored one
+    at a time.
 
     Example:
         >>> import privada as pv, torch
@@ -140,6 +145,12 @@ class Score:
                 "ranks, medians or averages over the others."
             )
         self._check_reach(outputs, example.targets)
+        if not self.keeps_apart(model, example, _CHUNK):
+            warnings.warn(
+                f"The model or the score {self.name!r} cannot be followed through a batch, so "
+                "records are scored one at a time: slower, but as private.",
+                stacklevel=2,
+            )
         finite = found[torch.isfinite(found)].double()
         if bool(((finite < self.low) | (finite > self.high)).any()):
             low, high = float(finite.min()), float(finite.max())
@@ -165,6 +176,32 @@ class Score:
                 "but it is made with numbers of others. Score each example by itself, without "
                 "maxima, ranks or averages over the others."
             )
+
+    def keeps_apart(self, model: nn.Module, example: Batch, most: int) -> bool:
+        """Return whether a record's score follows from this record alone in batches up to `most`.
+
+        Dummy examples are followed number by number, in a small batch and in one of that size, as
+        for training. Where a value is read, or no rule knows, it is not known.
+        """
+        sizes = example.size, most
+        batches = [example.at(torch.arange(size) * example.size // size) for size in sizes]
+        found: list[Tensor] = []
+        try:
+            with torch.no_grad(), torch.random.fork_rng(devices=[]), (seen := Dependence()):
+                for batch, first in zip(batches, (1, 1 + example.size), strict=True):
+                    for values in tree_leaves((batch.inputs, batch.targets)):
+                        seen.own(values, first)
+                    with without_reads():
+                        outputs = call(model, batch.inputs)
+                        found.append(self.each(outputs, batch.targets))
+            for size, first, each in zip(sizes, (1, 1 + example.size), found, strict=True):
+                labels = seen.labels(each)
+                own = torch.arange(first, first + size, dtype=torch.uint8)
+                if labels is not None and bool(((labels != NOBODY) & (labels != own)).any()):
+                    return False
+        except Exception:  # it reads values, or cannot be followed
+            return False
+        return True
 
 
 def _row(values: Any, index: int) -> Any:
@@ -295,10 +332,15 @@ class Scorer:
         return NoisyScore(self._score.from_merit(merit), release.noise_std / self._population)
 
     def _padding(self, model: nn.Module) -> Padding:
-        """Return how batches are filled up, so that no record changes the last bits of others."""
+        """Return how batches are filled up, so that no record changes the last bits of others.
+
+        Where records may touch each other, each is scored by itself.
+        """
         example = data.made_up(self._records).dense()
+        most = min(_CHUNK, (int(self._population) // _MULTIPLE + 1) * _MULTIPLE)
+        room = most if self._score.keeps_apart(model, example, most) else 1
         return find_padding(
-            example, lambda batch: [call(model, batch.inputs)], _CHUNK, self._records.size
+            example, lambda batch: [call(model, batch.inputs)], room, self._records.size
         )
 
     def _merits(self, model: nn.Module, streams: HiddenStreams) -> Iterator[Tensor]:

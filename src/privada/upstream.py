@@ -1,25 +1,40 @@
 """What scikit-learn did to private records before an estimator sees them."""
 
 import inspect
+import math
+import sys
+import warnings
 from collections.abc import Iterable, Iterator
 from types import FrameType
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from sklearn.calibration import CalibratedClassifierCV
 from sklearn.compose import ColumnTransformer, TransformedTargetRegressor
 from sklearn.ensemble import (
+    AdaBoostRegressor,
     BaggingClassifier,
     BaggingRegressor,
     StackingClassifier,
     StackingRegressor,
 )
 from sklearn.feature_extraction.text import CountVectorizer
+from sklearn.feature_selection import RFECV, SequentialFeatureSelector
 from sklearn.frozen import FrozenEstimator
 from sklearn.impute import MissingIndicator
+from sklearn.impute._iterative import IterativeImputer  # which sklearn.impute hides as experimental
 from sklearn.kernel_approximation import PolynomialCountSketch, RBFSampler, SkewedChi2Sampler
+from sklearn.linear_model import RANSACRegressor
+from sklearn.model_selection import TunedThresholdClassifierCV
+from sklearn.model_selection._search import BaseSearchCV
 from sklearn.pipeline import FeatureUnion, Pipeline
-from sklearn.preprocessing import OneHotEncoder, OrdinalEncoder, PolynomialFeatures
+from sklearn.preprocessing import (
+    FunctionTransformer,
+    OneHotEncoder,
+    OrdinalEncoder,
+    PolynomialFeatures,
+)
 from sklearn.random_projection import GaussianRandomProjection, SparseRandomProjection
 from sklearn.utils import get_tags
 
@@ -35,9 +50,25 @@ _BY_SHAPE = (
 )
 # Whose last estimator, when it is fitted, gets what the others predict.
 _STACKS = (StackingClassifier, StackingRegressor)
+# Which look at private records themselves, without noise, beside what they fit.
+_LOOKING = (
+    BaseSearchCV,
+    CalibratedClassifierCV,
+    RFECV,
+    SequentialFeatureSelector,
+    TunedThresholdClassifierCV,
+)
+# Which choose the rows that they fit, or fill them in, by what the others are.
+_BY_OTHERS = (IterativeImputer, RANSACRegressor)
+_PREPARED = (
+    "Each record was prepared by itself, by what is public or by queries that the ledger lists: no "
+    "other statistic of private records, as of a scaler that was fitted by hand, is in it."
+)
 # How near to 0 and 1 a mean and a standard deviation are that were made so: float32 leaves about
 # 1e-8, and those of a sample come this near once in a million columns.
 _EXACT = 1e-6
+# So many rows are made up to see whether a function looks at more than one.
+_MADE_UP = 16
 # Of fewer rows nothing is said: small designs are balanced on purpose.
 _FEW = 10
 
@@ -53,11 +84,53 @@ def _parts(transformer: Any) -> Iterable[Any] | None:
     return None
 
 
+def _mixes(transformer: Any) -> bool:
+    """Return whether one made-up row changes what a function makes of the others."""
+    shape = (_MADE_UP, getattr(transformer, "n_features_in_", 1))
+    plain = (0.6180339887 * np.arange(1.0, 1 + math.prod(shape)) % 1).reshape(shape)
+    gaps = plain.copy()
+    gaps[1] = np.nan
+    return any(_moved(transformer, rows, odd) for rows in (plain, gaps) for odd in (1e6, -1e6, 0.0))
+
+
+def _moved(transformer: Any, rows: NDArray[Any], odd: float) -> bool:
+    changed = rows.copy()
+    changed[0] = odd
+    try:
+        with warnings.catch_warnings(), np.errstate(all="ignore"):
+            warnings.simplefilter("ignore")
+            once, again, other = (
+                _dense(transformer.transform(_like_fitted(transformer, each.copy())))
+                for each in (rows, rows, changed)
+            )
+    except Exception:  # of a function for rows of another kind, of which nothing is known
+        return False
+    if len(once) != len(rows) or not np.array_equal(once, again, equal_nan=True):
+        return False  # it is not for rows, or draws at random
+    if once.shape != other.shape:
+        return True
+    return not np.allclose(once[1:], other[1:], rtol=1e-9, atol=0, equal_nan=True)
+
+
+def _like_fitted(transformer: Any, rows: NDArray[Any]) -> Any:
+    """Return rows as a data frame if the transformer was fitted on one."""
+    names = getattr(transformer, "feature_names_in_", None)
+    if names is None:
+        return rows
+    return sys.modules["pandas"].DataFrame(rows, columns=names)  # which made that one
+
+
+def _dense(rows: Any) -> NDArray[np.float64]:
+    return np.asarray(rows.toarray() if hasattr(rows, "toarray") else rows, dtype=np.float64)
+
+
 def _stateless(transformer: Any) -> bool:
     """Return whether fitting it learns nothing from records, or pays for what it learns."""
     kind = type(transformer)
     if getattr(kind, "charges_what_it_learns", False) or kind in _BY_SHAPE:
         return True
+    if kind is FunctionTransformer:
+        return not _mixes(transformer)
     if kind is RBFSampler:
         return not isinstance(transformer.gamma, str)  # "scale" is by the variance of the records
     if kind in (OneHotEncoder, OrdinalEncoder):
@@ -126,11 +199,49 @@ def _upstream() -> Iterator[Any]:
             yield owner.transformer
         elif isinstance(owner, _STACKS) and "X_meta" in frame.f_locals:
             yield from (each for _, each in owner.estimators)  # the last gets what these predict
+        elif isinstance(owner, _BY_OTHERS):
+            yield owner
+
+
+def charged() -> Iterator[Any]:
+    """Yield what comes before the estimator that is being fitted and charges a ledger."""
+    for one in _upstream():
+        yield from _charging(one)
+
+
+def _charging(transformer: Any) -> Iterator[Any]:
+    learns = getattr(transformer, "_learns", None)
+    paid = _pays(transformer) and getattr(transformer, "ledger", None) is not None
+    if paid and (learns is None or learns()):
+        yield transformer
+    for part in _parts(transformer) or ():
+        yield from _charging(part)
+
+
+def _pays(estimator: Any) -> bool:
+    if isinstance(estimator, Pipeline):
+        return _pays(estimator.steps[-1][1])
+    return bool(getattr(type(estimator), "charges_what_it_learns", False))
+
+
+def _lookers() -> Iterator[Any]:
+    """Yield those around the estimator that is being fitted that also look at records, unpaid."""
+    for frame in _callers():
+        owner = frame.f_locals.get("self")
+        stack = isinstance(owner, _STACKS) and not _pays(owner.final_estimator)
+        if stack or isinstance(owner, _LOOKING):
+            yield owner
 
 
 def refuse_repeated_rows() -> None:
-    """Raise if a bagging ensemble fits this, on a sample in which rows occur several times."""
+    """Raise if an ensemble fits this on a sample in which rows occur several times."""
     for frame in _callers():
+        if isinstance(frame.f_locals.get("self"), AdaBoostRegressor):
+            raise ArgumentError(
+                "Expected each record to be one row, got AdaBoostRegressor, which repeats rows: a "
+                "record in k rows has k times the epsilon, and by the errors of others. Use "
+                "BaggingRegressor with bootstrap=False, or the estimator alone."
+            )
         ensemble = frame.f_locals.get("ensemble")
         if isinstance(ensemble, (BaggingClassifier, BaggingRegressor)) and ensemble.bootstrap:
             raise ArgumentError(
@@ -211,7 +322,13 @@ def assumptions(
             f"got a seeded {' and '.join(known)} in a Pipeline: noise from a seed is known, and "
             "hides nothing of what was learnt. Leave out seed= there, or give it here as well."
         )
-    said = [f"What {name} had learnt before it was frozen came from public data." for name in kept]
+    said = [_PREPARED]
+    said += [f"What {name} had learnt before it was frozen came from public data." for name in kept]
+    said += [
+        f"{name}, which fitted this, looked at records by itself, without noise, to score, choose "
+        "or calibrate: what it chose or learnt by that counts as public, and is in no figure here."
+        for name in _names(_lookers())
+    ]
     shown = [each for each in map(fingerprint, columns) if each]
     if not (learnt or shown):
         return said
@@ -219,11 +336,13 @@ def assumptions(
     if not public and private:
         raise ArgumentError(
             f"Expected {estimator} to get records that were prepared without looking at other "
-            f"records, got {what}{' in a Pipeline' if learnt else ''}: what a transformer learns "
-            "from private records is not in the price. Use pv.PrivateScaler, pv.PrivateImputer or "
+            f"records, got {what}{' before or around it' if learnt else ''}: what is learnt from "
+            "private records there is not in the price. Use pv.PrivateScaler, pv.PrivateImputer or "
             "pv.PrivateVectorizer, or sklearn.frozen.FrozenEstimator around what was fitted on "
             "public data. preprocessing='public' takes it as public, and the statement says so."
         )
+    if not public:
+        said.remove(_PREPARED)  # which is known to be wrong
     origin = "public data" if public else "these very records, unpaid: the figures leave it out"
     said.append(
         f"What {what} learnt came from {origin}."

@@ -1508,6 +1508,56 @@ def test_a_file_that_was_switched_to_another_journal_is_switched_back(path: Path
     assert count(Ledger(path)) == 1
 
 
+def test_a_file_that_is_switched_to_another_journal_while_it_is_open_is_refused(path: Path) -> None:
+    ledger = Ledger(path, BUDGET)
+    ledger.charge({GAUSSIAN: 1}, run="a")
+    with contextlib.closing(sqlite3.connect(path)) as connection:
+        connection.execute("PRAGMA journal_mode = WAL")
+        with pytest.raises(LedgerError, match="write-ahead"):
+            ledger.charge({GAUSSIAN: 1}, run="a")
+    ledger.close()
+    ledger.charge({GAUSSIAN: 1}, run="a")
+    assert count(Ledger(path)) == 2
+
+
+def test_an_older_copy_that_is_written_over_an_open_ledger_is_noticed(path: Path) -> None:
+    ledger = Ledger(path, BUDGET)
+    receipt = ledger.charge({GAUSSIAN: 3}, run="a")
+    copied = path.read_bytes()
+    receipt.use(GAUSSIAN)
+    ledger.refund(receipt)
+    assert count(ledger) == 1
+    with path.open("r+b") as file:  # what was given back may be there again
+        file.write(copied)
+    later = ledger.charge({GAUSSIAN: 2}, run="b")
+    assert count(ledger) == 5
+    with path.open("r+b") as file:
+        file.write(copied)
+    for act in (lambda: ledger.charge({GAUSSIAN: 1}, run="c"), ledger.totals, ledger.epsilon):
+        with pytest.raises(LedgerError, match="lost charges"):
+            act()
+    with pytest.raises(LedgerError, match="lost charges"):
+        ledger.refund(later)
+
+
+def test_a_fork_does_not_miss_what_its_parent_gives_back(path: Path) -> None:
+    ledger = Ledger(path, BUDGET)
+    receipt = ledger.charge({GAUSSIAN: 3}, run="a")
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            os.read(reader, 1)
+            os._exit(0 if count(ledger) == 0 else 1)
+        finally:
+            os._exit(2)
+    ledger.refund(receipt)
+    os.write(writer, b"x")
+    assert os.waitpid(child, 0)[1] == 0
+    os.close(reader)
+    os.close(writer)
+
+
 def as_format_1(path: Path, *, given: bool = True, without: str = "") -> None:
     """Turn a ledger into what the first versions wrote."""
     with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as connection:

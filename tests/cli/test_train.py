@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -382,6 +383,21 @@ def test_the_private_table_is_not_public(kind, schema, folder, train):
     assert not (folder / "out").exists()
 
 
+@pytest.mark.parametrize("public", [False, True])
+def test_a_key_of_one_record_is_not_shown(public, folder, train):
+    header, *lines = [line.split(",") for line in rows()]
+    records = [dict(zip(header, line, strict=True)) for line in lines]
+    records[137]["Smith"] = "1"
+    (folder / "t.jsonl").write_text("\n".join(map(json.dumps, records)))
+    (folder / "public.csv").write_text("\n".join(rows(seed=1)))
+    more = ("--public", folder / "public.csv") if public else ()
+    result = train("--target", "sick", *more, *QUICK, table="t.jsonl")
+    assert result.code == 2
+    assert "privada schema" in result.err
+    assert "Smith" not in result.err + result.out
+    assert not (folder / "out").exists()
+
+
 def test_private_text_is_not_public_text(folder, train):
     rng = np.random.default_rng(0)
     texts = [" ".join(rng.choice(list("abcdefghij"), 30)) for _ in range(300)]
@@ -505,15 +521,126 @@ main()
     assert "unfinished" in finished.err
 
 
-def test_a_folder_that_cannot_be_begun_is_removed(folder, train, monkeypatch):
-    def full(*_, **__):
-        raise OSError(28, "No space left on device")
+def full(*_, **__):
+    raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("privada.cli.train._name_of_run", full)
+
+def test_a_folder_that_cannot_be_begun_is_removed(folder, train, monkeypatch):
+    monkeypatch.setattr("os.fsync", full)
     result = train("--schema", folder / "s.toml", *QUICK)
-    assert result.code == 1
+    assert result.code == 2
     assert "No space left" in result.err
+    assert "charged" not in result.err
     assert not (folder / "out").exists()
+
+
+@pytest.mark.parametrize("kept", ["config.json", "schema.toml"])
+def test_a_crash_leaves_what_a_run_needs_whole(kept, folder, train, monkeypatch):
+    """A file is in place with all of its content, or as it was before."""
+    replaced, done = Path.replace, []
+
+    def dies(draft, target):
+        if Path(target).name == kept and (folder / "out" / "answers.json").exists():
+            done.append(Path(draft).read_text())
+            raise KeyboardInterrupt
+        return replaced(draft, target)
+
+    asked = ("--target", "sick", *QUICK)
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "replace", dies)
+        assert train(*asked, epsilon="8").code == 130
+    assert len(done) == 1  # it was about to be put in place
+    assert json.loads((folder / "out" / "config.json").read_text())["run"]
+    assert not (folder / "out" / "schema.toml").exists()
+    finished = train(*asked, "--resume", "--json", epsilon="8")
+    assert finished.code == 0, finished.err
+    with pv.Ledger(folder / "out" / "ledger") as ledger:
+        assert {c.purpose: c.count for c in ledger.charges()}["statistics"] == 2
+        assert json.loads(finished.out)["epsilon"] == ledger.epsilon() <= 8.0
+
+
+@pytest.mark.parametrize("other", ["gone", "another", "begun elsewhere"])
+def test_a_run_does_not_go_on_without_the_ledger_that_paid_for_its_schema(
+    other, folder, train, monkeypatch
+):
+    def dies(*_, **__):
+        raise KeyboardInterrupt
+
+    asked = ("--target", "sick", *QUICK)
+    own = folder / "out" / "ledger"
+    began = asked
+    if other == "begun elsewhere":
+        own = folder / "mine"
+        began = (*asked, "--ledger", own)
+    with monkeypatch.context() as patched:
+        patched.setattr(pv.Trainer, "fit", dies)
+        assert train(*began, epsilon="8").code == 130
+    assert (folder / "out" / "schema.toml").exists()
+    more = ()
+    if other == "gone":
+        own = own.rename(folder / "copy")
+    elif other == "another":
+        more = ("--ledger", folder / "other")
+        pv.Ledger(folder / "other", pv.Budget(8.0, 1e-4), dataset="t").close()
+    refused = train(*asked, *more, "--resume", epsilon="8")
+    assert refused.code == 2
+    assert "ledger" in refused.err
+    if other == "begun elsewhere":
+        assert f"--ledger {own}" in refused.err
+    if other == "gone":
+        assert not (folder / "out" / "ledger").exists()
+        own = own.rename(folder / "out" / "ledger")
+    done = train(*began, "--resume", "--json", epsilon="8")
+    assert done.code == 0, done.err
+    with pv.Ledger(own) as ledger:
+        assert {c.purpose: c.count for c in ledger.charges()}["statistics"] == 2
+        assert json.loads(done.out)["statement"]["epsilon"] == ledger.epsilon() <= 8.0
+
+
+def test_advice_on_a_run_whose_training_has_begun_does_not_contradict_itself(
+    folder, train, monkeypatch
+):
+    step, taken = pv.Trainer.step, []
+
+    def dies(trainer):
+        if len(taken) == 3:
+            raise KeyboardInterrupt
+        taken.append(step(trainer))
+
+    asked = ("--schema", folder / "s.toml", *QUICK)
+    with monkeypatch.context() as patched:
+        patched.setattr(pv.Trainer, "step", dies)
+        assert train(*asked).code == 130
+    refused = train(*asked, "--lr", "3", "--resume")
+    assert refused.code == 2
+    assert "with the settings that the run was started with" in refused.err
+    assert "stays charged" in refused.err
+    assert "other options" not in refused.err
+
+
+@pytest.mark.parametrize("content", ["{", "[]", "{}", '{"run": 1}'])
+def test_a_folder_that_has_forgotten_its_run_says_so(content, folder, train):
+    (folder / "out").mkdir()
+    (folder / "out" / "config.json").write_text(content)
+    result = train("--schema", folder / "s.toml", *QUICK, "--resume")
+    assert result.code == 2
+    assert "keep the folder" in result.err
+
+
+@pytest.mark.parametrize("part", ["privada.cli.train.save", "pathlib.Path.write_text"])
+def test_a_full_disk_at_the_end_says_what_was_charged(part, folder, train, monkeypatch):
+    asked = ("--schema", folder / "s.toml", *QUICK)
+    with monkeypatch.context() as patched:
+        patched.setattr(part, full)
+        result = train(*asked)
+    assert result.code == 2
+    assert "No space left" in result.err
+    assert "stays charged" in result.err
+    with pv.Ledger(folder / "out" / "ledger") as ledger:
+        before = ledger.epsilon()
+    assert train(*asked, "--resume").code == 0
+    with pv.Ledger(folder / "out" / "ledger") as ledger:
+        assert ledger.epsilon() == before
 
 
 def test_results_that_could_not_be_written_are_written_later(folder, train, monkeypatch):

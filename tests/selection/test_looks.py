@@ -379,3 +379,16 @@ def test_what_cannot_be_sent_to_a_worker_is_found_before_the_charge(asked):
             searched(**given, **asked)
         assert pv.Ledger(asked["ledger"]).totals() == {}
         assert {each.name for each in asked["ledger"].parent.iterdir()} == {"l.db"}
+
+
+def test_an_outdated_copy_of_a_state_takes_nothing_over(asked, tmp_path, monkeypatch):
+    with monkeypatch.context() as patch:
+        _diverging(patch, KeyboardInterrupt(), at=2, failing=(0,))
+        assert _call(how="compose-pld", **asked) is None
+    shutil.copy(asked["state"], tmp_path / "outdated")
+    searched(how="compose-pld", **asked)
+    held = []
+    monkeypatch.setattr(pv.Ledger, "hold", lambda self, label: held.append(label))
+    with pytest.raises(pv.LedgerError, match="not in this state"):
+        searched(how="compose-pld", **{**asked, "state": tmp_path / "outdated"})
+    assert held == []

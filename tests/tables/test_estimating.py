@@ -44,6 +44,7 @@ class Exploding:
     """A table whose values must not be read."""
 
     names = ("x", "z", "h", "y")
+    has_header = True
     size = 1000
 
     def numbers(self, *_, **__):

@@ -24,6 +24,7 @@ SAME = {
     "a part": PRIVATE.take(slice(100, 200)),
     "written in another way": _texts(PRIVATE, " {:.6f} "),
     "written as powers": _texts(PRIVATE, "{:.9e}"),
+    "in half the bytes": Table({**PRIVATE.columns, "age": AGES.astype(np.float32)}),
     "without a column": Table({k: PRIVATE.columns[k] for k in ("sick", "age")}),
     "with a column more": Table({**PRIVATE.columns, "id": range(400)}),
 }
@@ -45,6 +46,15 @@ def test_columns_that_are_ignored_do_not_count():
         refuse_overlap(public, private, schema)
 
 
+def test_long_numbers_that_differ_are_not_taken_for_one():
+    ids = 10**9 + np.arange(400)  # which are seven numbers in float32
+    for form in (lambda some: some, lambda some: list(map(str, some))):
+        private = Table({"id": form(ids), "sick": ["no", "yes"] * 200})
+        refuse_overlap(Table({"id": form(ids + 400), "sick": ["no", "yes"] * 200}), private)
+        with pytest.raises(DataError):
+            refuse_overlap(private.take(slice(0, 100)), private)
+
+
 def test_missing_values_are_one_value():
     cells = [None, "?", "", "NA"]
     private = Table({"a": cells * 100, "b": range(400)})
@@ -57,6 +67,8 @@ def test_matrices_are_compared_dense_and_sparse():
     sparse = scipy.sparse.csr_matrix(values[:200])
     with pytest.raises(DataError):
         refuse_overlap(Table({"m": sparse}), Table({"m": values}))
+    with pytest.raises(DataError):
+        refuse_overlap(Table({"m": sparse.astype(np.float32)}), Table({"m": values}))
     refuse_overlap(Table({"m": sparse}), Table({"m": values[200:]}))
 
 

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import scipy.sparse
 
+import privada as pv
 from privada.core.errors import ArgumentError, DataError
 from privada.tables import (
     Classes,
@@ -21,7 +22,11 @@ from privada.tables import (
     Schema,
     Text,
     column_types,
+    default_bounds,
     encode,
+    encode_inputs,
+    estimate_bounds,
+    estimate_classes,
     read,
 )
 from tests.data import data_folder
@@ -475,3 +480,29 @@ def test_adult_is_read():
     assert (table.numbers("age").min(), table.numbers("age").max()) == (17, 90)
     assert (table.texts("workclass") == "?").sum() == 2799
     assert table.take(table.texts("split") == "train").size == 32_561
+
+
+def test_without_a_schema_no_error_shows_a_key_of_one_record(tmp_path):
+    """Names of JSON lines are those that records have, and one may be one record's alone."""
+    path = tmp_path / "t.jsonl"
+    records = [{"age": age % 70, "sick": "yes"} for age in range(200)]
+    records[137] = {**records[137], "Smith": 1}
+    path.write_text("\n".join(map(json.dumps, records)))
+    schema = Schema(Classes("sick", ["no", "yes"]), {"age": Number(bounds="estimate")})
+    other = Schema(Classes("sick", ["no", "yes"]), {"weight": Number(0, 1)})
+    ledger = pv.Ledger(None, pv.Budget(1.0, 1e-3))
+    for table in (read(path), read(path).take(slice(100, 200))):
+        for look in (
+            lambda table: encode(table, default_bounds(schema)),
+            lambda table: encode_inputs(table, default_bounds(schema)),
+            lambda table: encode(table, other),
+            lambda table: estimate_bounds(table, schema, ledger=ledger, noise_multiplier=1.0),
+            lambda table: estimate_classes(table, "x", ledger=ledger, noise_multiplier=1.0),
+            lambda table: table.numbers("x"),
+        ):
+            with pytest.raises(ValueError) as raised:
+                look(table)
+            assert "Smith" not in str(raised.value)
+            assert "137" not in str(raised.value)
+        assert "Smith" not in repr(table)
+    assert not ledger.charges()

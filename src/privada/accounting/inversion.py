@@ -503,8 +503,8 @@ def epsilon(counts: Mapping[Mechanism, int], delta: float) -> float:
     Guarantee: never below the true value, and, as measured, within a tenth of a per cent of it. Up
     to a tenth more comes of the mixtures that more than 16 multipliers at one rate are made into,
     and a quarter if they are more than a thousand. Where epsilon is far smaller than the spread of
-    the loss, as next to a delta at which it is 0, it may be a per cent. It depends on the arguments
-    alone.
+    the loss, as next to a delta at which it is 0, it may be several per cent. It depends on the
+    arguments alone.
 
     Edge cases: no mechanisms give 0. `delta` must be at least `SMALLEST_DELTA` and every multiplier
     at least `SMALLEST_MULTIPLIER`; the caller sees to it. More than some 1e11 steps cost infinity.

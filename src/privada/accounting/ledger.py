@@ -126,6 +126,10 @@ class Ledger:
         self._version: tuple[int, int] | None = None
         self._all = _Account()
         self._runs: dict[str, _Account] = {}
+        # what this process has charged and not given back, and what is still to be added to that
+        self._own: dict[str, Tally] = {}
+        self._committed: list[tuple[str, Tally]] = []
+        self._process = os.getpid()
         with self._storage.reading("open") as connection:
             self._refresh(connection)
         self._take_facts(self._storage.facts, budget, dataset)
@@ -230,6 +234,7 @@ class Ledger:
             self._storage.add(connection, run, purpose, added)
             self._all.totals.update(added)
             own.totals.update(added)
+        self._committed.append((run, added))
         return issue(self, run, purpose, added)
 
     def refund(self, reservation: Reservation) -> None:
@@ -254,6 +259,8 @@ class Ledger:
             self._refresh(connection)
             run, unused = reservation.run, reservation.take_back(self)
             changes = {event: -count for event, count in unused.items()}
+            self._add_up_own()
+            self._own.setdefault(run, Counter()).subtract(unused)
             self._storage.add(connection, run, reservation.purpose, changes)
             self._all.totals.subtract(unused)
             self._runs[run].totals.subtract(unused)
@@ -268,10 +275,29 @@ class Ledger:
         for charge in self._storage.charges(connection):
             totals[charge.event] += charge.count
             runs.setdefault(charge.run, Counter())[charge.event] += charge.count
+        self._refuse_older(runs)
         self._all.renew(totals)
         for run, own in runs.items():
             self._runs.setdefault(run, _Account()).renew(own)
         self._version = version
+
+    def _add_up_own(self) -> None:
+        """Add up what this process has charged. A fork's parent may still give back its own."""
+        if self._process != os.getpid():
+            self._own, self._committed, self._process = {}, [], os.getpid()
+        while self._committed:
+            run, added = self._committed.pop()
+            self._own.setdefault(run, Counter()).update(added)
+
+    def _refuse_older(self, runs: Mapping[str, Tally]) -> None:
+        """Raise if the file knows less than this process has charged: nobody else gives it back."""
+        self._add_up_own()
+        if not all(own <= runs.get(run, Counter()) for run, own in self._own.items()):
+            raise LedgerError(
+                f"Cannot go on with the ledger {self.name!r}: it has lost charges that were made "
+                "here, as when an older copy is written over it. Put back what was there, and open "
+                "it again. Nothing more was charged or released."
+            )
 
     def hold(self, label: str) -> str:
         """Take over, durably, what is to be given out under a label; return a proof for `give`.

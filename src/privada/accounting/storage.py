@@ -450,6 +450,7 @@ class Storage:
                 if begin == _TO_WRITE:
                     if self.path is not None and self._find() != self._place:
                         raise LedgerError(self._replaced(doing))
+                    self._refuse_write_ahead(connection, doing)
                     self._upgrade(connection)
                 yield connection
                 connection.execute("COMMIT")
@@ -462,6 +463,16 @@ class Storage:
                 if isinstance(error, (sqlite3.Error, UnicodeDecodeError)):
                     raise self._error(error, doing) from error
                 raise
+
+    def _refuse_write_ahead(self, connection: sqlite3.Connection, doing: str) -> None:
+        """Raise if another program switched the file to a log beside it, which may get lost."""
+        (mode,) = connection.execute("PRAGMA journal_mode").fetchone()
+        if mode == "wal":
+            raise LedgerError(
+                f"Cannot {doing} the ledger {self.name!r}: another program has switched it to "
+                "write-ahead logging, with which a charge is not in the file at once. Close it "
+                "wherever it is open, here too, and open it again. Nothing was written."
+            )
 
     def reading(self, doing: str = "read") -> contextlib.AbstractContextManager[sqlite3.Connection]:
         """See the file as it is at one moment."""

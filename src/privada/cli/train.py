@@ -4,6 +4,8 @@ import json
 import os
 import shutil
 from collections import Counter, defaultdict
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -21,7 +23,13 @@ from privada.cli.charges import count_charges, holds_charges
 from privada.cli.folders import LEDGER, refuse_taken
 from privada.cli.inputs import Inputs, Open, Rows
 from privada.cli.wanted import Wanted
-from privada.core.errors import BudgetExceeded, CheckpointError, PrivadaError
+from privada.core.errors import (
+    ArgumentError,
+    BudgetExceeded,
+    CheckpointError,
+    LedgerError,
+    PrivadaError,
+)
 from privada.core.formatting import number
 from privada.core.randomness import make_bits
 from privada.models import Architecture, save
@@ -29,6 +37,7 @@ from privada.noise.hidden import hidden_generator
 from privada.report import Entry, write
 from privada.scores import accuracy, bounded_loss, public_score
 from privada.selection.planning import default_delta
+from privada.tables.files import write_durably
 from privada.training import Trainer
 
 _CHECKPOINT, _RUN, _SCHEMA = "checkpoint", "config.json", "schema.toml"
@@ -60,16 +69,18 @@ def run_train(
     made, run = _prepare(output, resume), ""
     try:
         run = _name_of_run(output, table, wanted)
+        _refuse_lost_ledger(wanted, output)
         rows = inputs.read(table, wanted, output / _SCHEMA)
         answers = tables.Answers(output / _ANSWERS, when_lost=wanted.when_lost)
         unknown = inputs.still_open(rows, wanted, _budget(wanted, rows.private.size), answers)
         if not rows.complete:
             _rehearse(rows, wanted, unknown, output, run)
         with _ledger(table, wanted, output, rows.private.size) as ledger:
+            answers.check_paid(ledger=ledger, run=run)  # a schema that is kept came of them
             return _run(wanted, rows, unknown, ledger, run, output, progress)
     except BaseException as error:
         if any((output / name).exists() for name in (_ANSWERS, _CHECKPOINT)):
-            spent = _spent(_ledger_path(wanted, output), run)
+            spent = _spent(_ledger_path(wanted, output), run, (output / _CHECKPOINT).exists())
             if spent and isinstance(error, PrivadaError):
                 error.args = (f"{error} {spent}",)
             made = made and not spent
@@ -118,8 +129,9 @@ def _run(
             raise
         trainer.finish()  # it has paid for some steps twice, after a crash; what there is, counts
     trained = Trained(trainer, architecture, data, _metrics(trainer.model, data))
-    _write(output, trained)
-    checkpoint.unlink(missing_ok=True)
+    with _writing(output):
+        _write(output, trained)
+        checkpoint.unlink(missing_ok=True)
     return trained
 
 
@@ -127,7 +139,8 @@ def _prepare(output: Path, resume: bool) -> bool:
     """Make the folder, or find the one to go on in; return whether it is new."""
     if not resume:
         refuse_taken(output)
-        output.mkdir()
+        with _writing(output):
+            output.mkdir()
         return True
     done = (output / "statement.json").exists() and not (output / _CHECKPOINT).exists()
     if done or not (output / _RUN).exists():
@@ -138,36 +151,84 @@ def _prepare(output: Path, resume: bool) -> bool:
     return False
 
 
+@contextmanager
+def _writing(output: Path) -> Iterator[None]:
+    """Say in words that a file of the folder cannot be written."""
+    from safetensors import SafetensorError
+
+    try:
+        yield
+    except (OSError, SafetensorError) as error:
+        words = getattr(error, "strerror", None) or error
+        raise ArgumentError(
+            f"Cannot write to {str(output)!r}: {words}. Make room, or check that it may be written."
+        ) from error
+
+
+def _facts(output: Path, **kinds: type) -> dict[str, Any]:
+    """Return what the folder says of its run, which must have parts of the given kinds."""
+    path = output / _RUN
+    try:
+        facts = dict(json.loads(path.read_text(encoding="utf-8")))
+        if not all(isinstance(facts[name], kind) for name, kind in kinds.items()):
+            raise TypeError
+        return facts
+    except (OSError, ValueError, TypeError, KeyError) as error:
+        raise CheckpointError(
+            f"Cannot read {str(path)!r}, which says how the run was begun: {type(error).__name__}. "
+            "Restore it from a copy, and keep the folder: its ledger says what was spent."
+        ) from None
+
+
+def _keep_facts(output: Path, facts: dict[str, Any]) -> None:
+    write_durably(output / _RUN, json.dumps(facts, indent=2) + "\n")
+
+
 def _name_of_run(output: Path, table: Path, wanted: Wanted) -> str:
     """Return the name that all of it is charged under, kept in the folder."""
-    path = output / _RUN
-    if path.exists():
-        return str(json.loads(path.read_text(encoding="utf-8"))["run"])
+    if (output / _RUN).exists():
+        return str(_facts(output, run=str)["run"])
     name = f"{wanted.method or 'dp-adam-wosm'}-{os.urandom(4).hex()}"
-    facts = {"run": name, "table": table.name, **asdict(wanted)}
-    path.write_text(json.dumps(facts, indent=2) + "\n", encoding="utf-8")
+    _keep_facts(output, {"run": name, "table": table.name, **asdict(wanted)})
     return name
 
 
 def _kept(data: Inputs, output: Path) -> Inputs:
     """Keep the schema in the folder with what it rests on; a resumed run has what was kept."""
-    facts = json.loads((output / _RUN).read_text(encoding="utf-8"))
     if (output / _SCHEMA).exists():
-        return replace(data, assumptions=tuple(facts["assumptions"]))
-    facts["assumptions"] = list(data.assumptions)
-    (output / _RUN).write_text(json.dumps(facts, indent=2) + "\n", encoding="utf-8")
-    data.schema.write(output / _SCHEMA)
+        kept = _facts(output, assumptions=list)["assumptions"]
+        return replace(data, assumptions=tuple(kept))
+    _keep_facts(output, {**_facts(output), "assumptions": list(data.assumptions)})
+    write_durably(output / _SCHEMA, data.schema.to_toml(folder=output))
     return data
 
 
-def _spent(path: Path, run: str) -> str:
-    """Return in words what a run was charged, nothing if the ledger holds none of it."""
+def _refuse_lost_ledger(wanted: Wanted, output: Path) -> None:
+    """Raise if a run that may have been charged is to go on without the ledger it has."""
+    path = _ledger_path(wanted, output)
+    if path.exists() or not any((output / name).exists() for name in (_ANSWERS, _CHECKPOINT)):
+        return
+    began = _facts(output).get("ledger") or output / LEDGER
+    raise LedgerError(
+        f"Expected the ledger of the run in {str(output)!r}, got {str(path)!r}, which does not "
+        f"exist. Give the one it was begun with, --ledger {began}, or restore that from a copy. A "
+        "new one would forget what was spent."
+    )
+
+
+def _spent(path: Path, run: str, begun: bool) -> str:
+    """Return in words what a run was charged, nothing if the ledger holds none of it.
+
+    Once training has begun, its settings are fixed.
+    """
     charged = count_charges(path, run)
     if not charged:
         return ""
+    many = "release" if charged == 1 else "releases"
     return (
-        f"What run {run!r} was charged before stays charged, {charged:,} releases on the ledger "
-        f"{str(path)!r}: keep the folder, and go on with --resume, which takes other options too."
+        f"What run {run!r} was charged before stays charged, {charged:,} {many} on the ledger "
+        f"{str(path)!r}: keep the folder, and go on with --resume"
+        f"{'' if begun else ', which takes other options too'}."
     )
 
 
@@ -244,7 +305,7 @@ def _write(output: Path, trained: Trained) -> None:
         features=list(schema.features),
         method=trainer.method.describe(),
     )
-    asked = json.loads((output / _RUN).read_text(encoding="utf-8"))
+    asked = _facts(output)
     chosen = {
         "method": trainer.method.describe(),
         "batch_size": trainer.batch_size,
@@ -255,8 +316,8 @@ def _write(output: Path, trained: Trained) -> None:
     said = {name: value for name, value in asked.items() if value not in (None, [])}
     statement = trained.statement
     history = [asdict(step) for step in trainer.history]
+    _keep_facts(output, said | chosen)
     texts = {
-        _RUN: json.dumps(said | chosen, indent=2) + "\n",
         "statement.txt": f"{statement}\n",
         "history.json": json.dumps(history) + "\n",
         "metrics.json": json.dumps(trained.metrics, indent=2) + "\n",

@@ -118,6 +118,8 @@ class Dependence(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def _note(self, func: Any, named: Arguments, result: Any, found: Found) -> None:
         """Write down the labels of what an operation returned, and of what it wrote to."""
+        if torch.Tag.inplace_view in func.tags:
+            return  # `transpose_` and its like move no number, and labels stay with the numbers
         outputs = [value for value in tree_leaves(result) if isinstance(value, Tensor)]
         written = _writes(func)
         if not written and self._are_views(outputs, named):

@@ -133,6 +133,24 @@ def _picks_rows(values: Tensor, places: Iterable[Any], given: Tensor | None = No
     return given.ndim > left and given.shape[0] != 1
 
 
+class _Unread(TorchFunctionMode):
+    """Refuses what reads values in the middle of a batch."""
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        if func in _READS and not _harmless(sys._getframe(1)):
+            raise NotFollowed(f"it reads values in the middle of a batch ({func.__name__})")
+        return func(*args, **(kwargs or {}))
+
+
+@contextmanager
+def without_reads() -> Iterator[None]:
+    """Raise NotFollowed where values are read, or decide on a shape or a place."""
+    with _Unread(), _Watch():  # type: ignore[no-untyped-call]
+        yield
+
+
 HALF = (torch.bfloat16, torch.float16)
 
 

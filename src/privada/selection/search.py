@@ -325,6 +325,7 @@ def _go_on(
     A run that was begun and is not done is lost: it has looked already, and counts as failed.
     """
     terms = search.terms
+    _keep_given(search, now, ledger)  # an outdated copy takes nothing over from who goes on
     held = now.run, ledger.hold(now.run)
     _keep_given(search, now, ledger)
     begun = marks.read()

@@ -114,6 +114,10 @@ class Answers:
             self._is_lost(asked, entry, ledger, run, default) and self._when_lost == "defaults"
         )
 
+    def check_paid(self, *, ledger: Ledger, run: str) -> None:
+        """Raise if a ledger does not hold the charges that the answers were paid with."""
+        self._check_paid(self._read(), ledger, run)
+
     def _check_paid(self, asked: list[dict[str, Any]], ledger: Ledger, run: str) -> None:
         """Raise if the answers are not all of this ledger: here they would be free."""
         known, charged = _known(asked), _charged(ledger, run)

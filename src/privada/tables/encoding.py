@@ -72,7 +72,7 @@ def encode(table: Table, schema: Schema) -> Encoded:
         >>> schema.target.restore(encoded.targets[:, 0])
         array([75., 50.])
     """
-    schema.check(table.names)
+    schema.check(table.names, has_header=table.has_header)
     _refuse_pending(schema)
     if isinstance(schema.target, Classes) and schema.target.others == "leave-out":
         listed = frozenset(schema.target.classes)
@@ -92,7 +92,7 @@ def encode_inputs(table: Table, schema: Schema) -> Any:
         >>> encode_inputs(Table({"town": ["Ulm", "Ulm", None]}), schema).sum(axis=1).tolist()
         [1.0, 1.0, 0.0]
     """
-    schema.check(table.names, target=False)
+    schema.check(table.names, target=False, has_header=table.has_header)
     _refuse_pending(schema)
     return _inputs(table, schema)
 

@@ -118,7 +118,7 @@ def estimate_bounds(
     """
     if not schema.pending:
         return schema
-    schema.check(table.names)
+    schema.check(table.names, has_header=table.has_header)
     fraction("outside", outside, "A share such as 0.005.")
     sigma, columns = _multiplier(noise_multiplier, budget), len(schema.pending)
     noise_std = sigma * math.sqrt(columns)
@@ -241,7 +241,8 @@ def estimate_classes(
     """
     sigma = _multiplier(noise_multiplier, budget)
     if column not in table.names:
-        raise ArgumentError(f"Expected column to be one of {table.names}, got {column!r}.")
+        known = f"one of {table.names}" if table.has_header else "a key of the records"
+        raise ArgumentError(f"Expected column to be {known}, got {column!r}.")
     question = classes_question(column, missing)
     answered = answers is not None and answers.has(question)
     needed = records_for_classes(sigma)

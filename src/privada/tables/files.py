@@ -6,7 +6,6 @@ import contextlib
 import gzip
 import lzma
 import os
-import tempfile
 import zlib
 from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager, suppress
@@ -111,16 +110,16 @@ def write_text(path: Source, text: str, *, replace: bool) -> None:
 def write_durably(path: Path, text: str) -> None:
     """Replace a text file so that it outlives a crash, which leaves the old one or the new one."""
     try:
-        handle, draft = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+        draft = path.with_name(f".{path.name}.{os.urandom(4).hex()}.new")
         try:
-            with os.fdopen(handle, "w", encoding="utf-8") as file:
+            with draft.open("x", encoding="utf-8", newline="\n") as file:
                 file.write(text)
                 file.flush()
                 os.fsync(file.fileno())
-            Path(draft).replace(path)
+            draft.replace(path)
         finally:
             with suppress(FileNotFoundError):
-                Path(draft).unlink()
+                draft.unlink()
         folder = os.open(path.parent, os.O_RDONLY)
         try:
             os.fsync(folder)

@@ -17,7 +17,7 @@ def refuse_overlap(public: Table, private: Table, schema: Schema | None = None) 
     """Raise if a public table is the private one, or if most rows of one are rows of the other.
 
     Rows are compared by the columns that both have and the schema uses, whatever their order; 1 and
-    1.0, and all texts for a missing value, are one value.
+    1.0, fractions that are one number in float32, and all texts for a missing value, are one value.
 
     Args:
         public: the table that was declared public.
@@ -71,7 +71,8 @@ def _canonical(values: Any, missing: frozenset[str]) -> list[Any]:
         places = np.arange(values.shape[1])
         return [_entries(places, row) for row in values]
     if values.dtype != object:
-        return [None if math.isnan(number) else number for number in values.tolist()]
+        numbers = _single(np.asarray(values, dtype=np.float64)).tolist()
+        return [None if math.isnan(number) else number for number in numbers]
     meaning = Lookup(lambda cell: None if cell is None or cell in missing else _plain(cell))
     return [meaning[cell] for cell in values.tolist()]
 
@@ -81,8 +82,15 @@ def _entries(places: Any, values: Any) -> bytes:
     order = np.argsort(places)
     kept = order[np.asarray(values)[order] != 0]
     return bytes(
-        places[kept].astype(np.int64).tobytes() + values[kept].astype(np.float64).tobytes()
+        places[kept].astype(np.int64).tobytes() + _single(values[kept].astype(np.float64)).tobytes()
     )
+
+
+def _single(numbers: Any) -> Any:
+    """Return numbers as float32 has them, as copies often do; whole ones as they are."""
+    with np.errstate(all="ignore"):  # a warning would tell that a record has a huge value
+        rounded = numbers.astype(np.float32).astype(np.float64)
+    return np.where(np.rint(numbers) == numbers, numbers, rounded)
 
 
 def _plain(cell: str) -> float | str | None:
@@ -91,4 +99,4 @@ def _plain(cell: str) -> float | str | None:
         number = float(cell)
     except ValueError:
         return cell
-    return None if math.isnan(number) else number
+    return None if math.isnan(number) else float(_single(np.float64(number)))

@@ -385,6 +385,7 @@ def _filled(column: _Column, cells: Iterable[str]) -> NDArray[Any]:
 # ---------------------------------------------------------------------- all of them
 
 _FOLDER = "/"
+_KEYED = (".jsonl", ".ndjson")  # without a header, records have names of their own
 
 _READERS: dict[str, Callable[[Path, "Schema | None"], Columns]] = {
     ".csv": _read_csv,
@@ -444,7 +445,9 @@ def read(path: Source, schema: "Schema | None" = None) -> Table:
         Table(2 rows; age, job)
     """
     place = as_path("path", path)
-    table = Table.of_columns(_READERS[_format(place)](place, schema))
+    found = _format(place)
+    named = schema is not None or found not in _KEYED
+    table = Table.of_columns(_READERS[found](place, schema), has_header=named)
     if not table.size:
         raise DataError(_no_record(place))
     return table

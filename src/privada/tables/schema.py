@@ -180,18 +180,30 @@ class Schema:
             raise DataError(f"Expected a word on each line of {str(path)!r}, got none.")
         return unique
 
-    def check(self, names: Collection[str], *, target: bool = True) -> None:
-        """Raise unless columns of these names are what the schema lists."""
+    def check(
+        self, names: Collection[str], *, target: bool = True, has_header: bool = True
+    ) -> None:
+        """Raise unless columns of these names are what the schema lists.
+
+        Names that are not of a header, but keys of records, are not shown.
+        """
         wanted = [name for name in self.columns if name not in self.ignored]
         for name in [self.target.column, *wanted] if target else wanted:
             if name not in names:
-                listed = ", ".join(map(repr, names))
+                found = f"columns {', '.join(map(repr, names))}.{_near(name, names)}"
                 raise DataError(
-                    f"Expected a column {name!r}, as the schema says, got columns {listed}."
-                    f"{_near(name, names)}"
+                    f"Expected a column {name!r}, as the schema says, got "
+                    f"{found if has_header else 'none. Check the name.'}"
                 )
         known = {*self.columns, self.target.column}
         unknown = [name for name in names if name not in known]
+        if unknown and not has_header:
+            raise DataError(
+                "Expected every key of the records to be in the schema, or in the first record "
+                "where there is none, got some that are not. Write a schema that lists them under "
+                '[columns] with a kind, which `privada schema` drafts; kind = "ignore" leaves one '
+                "out."
+            )
         if unknown:
             listed = ", ".join(map(repr, unknown[:5])) + (", ..." if len(unknown) > 5 else "")
             raise DataError(

@@ -1,7 +1,7 @@
 """A table: columns of numbers, text or matrices, all of one length."""
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -34,7 +34,9 @@ class Table:
     never shows: `numbers` and `texts` give the same for a cell whatever the other cells are. So 1,
     1.0 and, from a file, "1" are one value.
 
-    Guarantee: none; the values are private. `repr` shows none of them.
+    Guarantee: none; the values are private. `repr` shows none of them, nor do errors. Of a table
+    that was read from JSON lines without a schema they show no names either: a name may be the key
+    of one record.
 
     Edge cases: whole numbers beyond 2^53 are kept as text, exactly. Booleans are the text "true"
     and "false". Space around text is removed. Columns of different lengths are refused.
@@ -51,18 +53,24 @@ class Table:
     """
 
     columns: Mapping[str, Any]
+    has_header: bool = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         kept = {name: as_column(name, values) for name, values in self.columns.items()}
         _check_lengths(kept)
         object.__setattr__(self, "columns", kept)
+        object.__setattr__(self, "has_header", True)
 
     @classmethod
-    def of_columns(cls, columns: Mapping[str, Any]) -> "Table":
-        """Return a table of columns that are as `as_column` makes them."""
+    def of_columns(cls, columns: Mapping[str, Any], *, has_header: bool = True) -> "Table":
+        """Return a table of columns that are as `as_column` makes them.
+
+        Without a header the names are those that records have, and are not shown.
+        """
         _check_lengths(columns)
         table = object.__new__(cls)
         object.__setattr__(table, "columns", dict(columns))
+        object.__setattr__(table, "has_header", has_header)
         return table
 
     @property
@@ -76,7 +84,8 @@ class Table:
         return int(next(iter(self.columns.values())).shape[0])
 
     def __repr__(self) -> str:
-        return f"Table({self.size:,} rows; {', '.join(self.names)})"
+        names = f"; {', '.join(self.names)}" if self.has_header else ""
+        return f"Table({self.size:,} rows{names})"
 
     def numbers(
         self, name: str, missing: Collection[str] = MISSING, *, lenient: bool = False
@@ -111,12 +120,13 @@ class Table:
 
     def take(self, rows: Any) -> "Table":
         """Return some rows, by number or by a mask."""
-        return Table.of_columns({name: values[rows] for name, values in self.columns.items()})
+        taken = {name: values[rows] for name, values in self.columns.items()}
+        return Table.of_columns(taken, has_header=self.has_header)
 
     def _column(self, name: str) -> Any:
         if name not in self.columns:
-            listed = ", ".join(repr(known) for known in self.names)
-            raise DataError(f"Expected a column {name!r}, got columns {listed}. Check the name.")
+            found = f"columns {', '.join(map(repr, self.names))}" if self.has_header else "none"
+            raise DataError(f"Expected a column {name!r}, got {found}. Check the name.")
         return self.columns[name]
 
     def _vector(self, name: str) -> NDArray[Any]:
