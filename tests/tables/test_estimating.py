@@ -274,13 +274,51 @@ def test_classes_stand_out_and_what_few_records_have_does_not():
         classes(2000, 300, 5, n=3000), "y", ledger=account, noise_multiplier=10.0
     )
     assert found == ("class 0", "class 1")
-    (charge,) = account.charges()
-    assert (charge.event, charge.count, charge.purpose) == (events.gaussian(10.0), 1, "statistics")
+    charges = [(charge.event, charge.count, charge.purpose) for charge in account.charges()]
+    assert charges == [
+        (events.gaussian(10.0), 1, "statistics"),
+        (events.Failure(1e-12), 1, "statistics"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("account", "settings", "failure"),
+    [
+        (pv.Budget(5.0, 1e-5), {"noise_multiplier": 10.0}, 1e-8),
+        (None, {"noise_multiplier": 10.0}, 1e-12),
+        (None, {"budget": pv.Budget(1.0, 1e-6)}, 1e-9),
+        (None, {"noise_multiplier": 10.0, "failure": 1e-3}, 1e-3),
+    ],
+)
+def test_the_chance_of_telling_of_one_record_is_charged(account, settings, failure):
+    charged = ledger(account)
+    estimate_classes(classes(2000, 2000), "y", ledger=charged, **settings)
+    (found,) = (event for event in charged.totals() if events.release_of(event) is None)
+    assert found.probability == pytest.approx(failure)
+
+
+@pytest.mark.parametrize("failure", [0.02, 0.2])
+def test_a_record_is_told_of_no_more_often_than_is_charged(failure):
+    """Half of the failure is the chance for one class; three tests in a billion fail by chance."""
+    trials, told = 3000, 0
+    for seed in range(trials):
+        found = estimate_classes(
+            classes(500, 1), "y", ledger=ledger(), noise_multiplier=1.0, failure=failure, seed=seed
+        )
+        told += "class 1" in found
+    expected = trials * failure / 2
+    assert 0.3 * expected < told < expected + 6 * math.sqrt(expected)
+
+
+@pytest.mark.parametrize("wrong", [0, 1, -0.1, float("nan"), "never"])
+def test_a_failure_is_a_probability(wrong):
+    with pytest.raises(ArgumentError, match="failure"):
+        estimate_classes(classes(500), "y", ledger=ledger(), noise_multiplier=1.0, failure=wrong)
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_no_single_record_is_ever_told_of(seed):
-    """The noise ends before eleven standard deviations, so this is certain, not likely."""
+def test_no_single_record_is_told_of(seed):
+    """The chance is one in a trillion, and the seeds are fixed."""
     found = estimate_classes(
         classes(400, n=5000), "y", ledger=ledger(), noise_multiplier=1.0, seed=seed
     )

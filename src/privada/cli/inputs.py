@@ -187,14 +187,14 @@ class Open:
 
     def unpaid(self, schema: tables.Schema, ledger: Ledger, run: str) -> Tally:
         """Return what is still to be charged, by a schema with the columns that are asked for."""
-        paying = 0
+        classes = bounds = False
         if self.queries.classes is not None:
             asked = classes_question(self.queries.classes)
-            paying += self.answers.will_charge(asked, ledger=ledger, run=run)
+            classes = self.answers.will_charge(asked, ledger=ledger, run=run)
         if self.queries.bounds:
             asked = bounds_question(schema)
-            paying += self.answers.will_charge(asked, ledger=ledger, run=run, default={})
-        return self.queries.tally(paying)
+            bounds = self.answers.will_charge(asked, ledger=ledger, run=run, default={})
+        return self.queries.tally(classes=classes, bounds=bounds)
 
 
 def still_open(rows: Rows, asked: Wanted, budget: Budget, answers: tables.Answers) -> Open:

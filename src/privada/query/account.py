@@ -105,14 +105,22 @@ class Account:
                     "it is the parent's. Nothing was released here; ask again."
                 )
 
-    def pay(self, event: DpEvent) -> Receipt:
+    def pay(self, event: DpEvent, *beside: DpEvent) -> Receipt:
         """Return the receipt of one reserved charge, reserving a block of them if need be.
+
+        `beside` is what else the release costs, such as a probability of failing; it is charged in
+        the same moment and cannot be returned.
 
         Raises:
             BudgetExceeded: nothing was charged.
             LedgerError: nothing was charged, or the file cannot be written.
         """
         with self._held():
+            if beside:
+                reservation = self.charge(Counter([event, *beside]))
+                for each in beside:
+                    reservation.use(each)
+                return reservation.use(event)
             held = next((each for each in self._reservations if each.covers(event)), None)
             return (held or self._reserve(event)).use(event)
 

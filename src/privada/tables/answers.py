@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from privada.accounting import Ledger
+from privada.accounting import Ledger, events
 from privada.core.errors import LedgerError
 from privada.core.validation import one_of
 from privada.tables.files import Source, as_path, write_durably
@@ -189,4 +189,9 @@ def _known(asked: list[dict[str, Any]]) -> int:
 
 def _charged(ledger: Ledger, run: str) -> int:
     """Return how many queries for statistics a run was charged for."""
-    return sum(c.count for c in ledger.charges() if (c.run, c.purpose) == (run, "statistics"))
+    return sum(
+        charge.count
+        for charge in ledger.charges()
+        if (charge.run, charge.purpose) == (run, "statistics")
+        and events.release_of(charge.event) is not None  # a probability of failing is beside one
+    )

@@ -5,6 +5,7 @@ from collections.abc import Collection
 from typing import Any
 
 import numpy as np
+from scipy.special import ndtri
 
 from privada.accounting import Budget, Ledger, events
 from privada.accounting.calibration import noise_multiplier as calibrated
@@ -12,7 +13,7 @@ from privada.clipping.histograms import histogram_sum
 from privada.core.errors import ArgumentError, DataError
 from privada.core.randomness import make_bits
 from privada.core.silence import silenced
-from privada.core.validation import fraction, positive
+from privada.core.validation import fraction, positive, probability
 from privada.core.values import Release
 from privada.noise import GaussianNoise
 from privada.query.account import Account
@@ -22,9 +23,11 @@ from privada.tables.ranges import BINS, bins_of, find_ranges
 from privada.tables.schema import Schema
 from privada.tables.table import Table
 
-# A class must stand so many standard deviations out of the noise, and one record more. That a
-# class of one record does has a chance of 2e-28, which no delta in use can tell from zero.
-_OUTSTANDING = 11.0
+# The share of delta that is spent on the chance that a class of one record is told of, and the
+# chance itself where no delta is known.
+FAILURE_SHARE, _LEAST_FAILURE = 1e-3, 1e-12
+# Releases are rounded to a lattice whose spacing is at most this share of the noise.
+_SPACING = 1 / 32
 # So many standard deviations above that threshold, a class is found but once in a thousand times.
 _SURELY = 3.0
 # With fewer records than so many standard deviations of the noise, most bounds are not found.
@@ -177,15 +180,24 @@ def _uncharged(ledger: Ledger, run: str) -> str:
     return f"This was not charged; what run {run!r} was charged before stays charged."
 
 
-def least_records(noise_multiplier: float) -> int:
+def outstanding(failure: float) -> float:
+    """Return how far out of the noise, in standard deviations, a class stands that is told of.
+
+    One record more or less can make one class appear, or two where it is replaced. The noise on the
+    count of either passes this with a probability of half the `failure`.
+    """
+    return -float(ndtri(probability("failure", failure) / 2)) + _SPACING
+
+
+def least_records(noise_multiplier: float, failure: float = _LEAST_FAILURE) -> int:
     """Return how many records a class needs to be found, but for noise on that number.
 
     Example:
         >>> from privada.tables.estimating import least_records
-        >>> least_records(10.0)
-        111
+        >>> least_records(10.0), least_records(10.0, failure=1e-9)
+        (73, 63)
     """
-    return math.ceil(1 + _OUTSTANDING * positive("noise_multiplier", noise_multiplier))
+    return math.ceil(1 + outstanding(failure) * positive("noise_multiplier", noise_multiplier))
 
 
 def estimate_classes(
@@ -199,12 +211,12 @@ def estimate_classes(
     missing: Collection[str] = MISSING,
     seed: int | None = None,
     answers: Answers | None = None,
+    failure: float | None = None,
 ) -> tuple[str, ...]:
     """Return the classes that stand out in a private column, sorted, by a charged query.
 
-    One Gaussian release: how many records each class has. Those with fewer than eleven standard
-    deviations of the noise, and one record more, are left out, so that a class that few records
-    have stays hidden.
+    One Gaussian release: how many records each class has. Those that do not stand far enough out of
+    the noise are left out, so that a class that few records have stays hidden.
 
     Args:
         table: the private table.
@@ -216,10 +228,12 @@ def estimate_classes(
         missing: the texts that stand for a missing value, which is not a class.
         seed: reproducible noise for experiments; then nothing is private.
         answers: where the answer is kept. If it is there already, nothing is read or charged.
+        failure: the probability with which a class of one record may be told of, which is charged
+            too; by default a thousandth of the budget's delta, or of the ledger's, else 1e-12.
 
-    Guarantee: the charge is on the ledger, durably, before any value is read. Adding or removing a
-    record moves one count by 1; if that makes a class appear or vanish, the class had one record,
-    and it is told of with a probability below 2e-28, the delta that is not on the ledger.
+    Guarantee: the charges are on the ledger, durably, before any value is read. Adding or removing
+    a record moves one count by 1; if that makes a class appear or vanish, the class had one record,
+    and it is told of with at most the probability that is charged as `events.Failure`.
 
     Edge cases: of records without a class nothing is told. A table in which two classes of one size
     would not stand out, but for one time in a thousand, is refused before the charge. If fewer than
@@ -245,7 +259,8 @@ def estimate_classes(
         raise ArgumentError(f"Expected column to be {known}, got {column!r}.")
     question = classes_question(column, missing)
     answered = answers is not None and answers.has(question)
-    needed = records_for_classes(sigma)
+    failure = _failure(budget, ledger) if failure is None else probability("failure", failure)
+    needed = records_for_classes(sigma, failure=failure)
     if not answered and table.size < needed:
         raise DataError(
             f"Expected at least {needed:,} records to find the classes of {column!r} in the noise, "
@@ -254,14 +269,15 @@ def estimate_classes(
 
     def pay_and_look() -> list[str]:
         event, noise = events.gaussian(sigma), GaussianNoise(make_bits(seed, "classes"))
-        receipt = Account(ledger, run=run, purpose="statistics").pay(event)
+        account = Account(ledger, run=run, purpose="statistics")
+        receipt = account.pay(event, events.Failure(failure))
         with silenced():
             texts = [text if text not in missing else None for text in table.texts(column)]
         known = sorted({text for text in texts if text is not None})
         places = {text: place for place, text in enumerate(known)}
         found = np.array([places.get(text, -1) for text in texts], dtype=np.int64)
         release = noise.release(histogram_sum([found], len(known)), receipt, 1)
-        shown = release.value.numpy() > 1 + _OUTSTANDING * release.noise_std
+        shown = release.value.numpy() > 1 + outstanding(failure) * release.noise_std
         return [known[place] for place in np.flatnonzero(shown)]
 
     if answers is None:
@@ -274,16 +290,23 @@ def classes_question(column: str, missing: Collection[str] = MISSING) -> dict[st
     return {"what": "classes", "column": column, "missing": sorted(missing)}
 
 
-def records_for_classes(noise_multiplier: float, classes: float = 2) -> int:
+def records_for_classes(
+    noise_multiplier: float, classes: float = 2, failure: float = _LEAST_FAILURE
+) -> int:
     """Return how many records a table needs so that classes of one size are found.
 
     Example:
         >>> from privada.tables.estimating import records_for_classes
         >>> records_for_classes(10.0), records_for_classes(10.0, classes=3)
-        (282, 423)
+        (206, 309)
     """
-    surely = least_records(noise_multiplier) + _SURELY * noise_multiplier
+    surely = least_records(noise_multiplier, failure) + _SURELY * noise_multiplier
     return math.ceil(classes * surely)
+
+
+def _failure(budget: Budget | None, ledger: Ledger) -> float:
+    known = budget or ledger.budget
+    return _LEAST_FAILURE if known is None else FAILURE_SHARE * known.delta
 
 
 def _multiplier(noise_multiplier: float | None, budget: Budget | None) -> float:

@@ -4,12 +4,14 @@ import math
 from collections import Counter
 from dataclasses import dataclass
 
+from dp_accounting import DpEvent
+
 from privada.accounting import Budget, events
 from privada.accounting.calibration import noise_multiplier as calibrated
 from privada.accounting.events import Tally
 from privada.core.errors import DataError
 from privada.core.validation import whole
-from privada.tables.estimating import LEAST_RATIO, records_for_classes
+from privada.tables.estimating import FAILURE_SHARE, LEAST_RATIO, records_for_classes
 
 # The shares of epsilon that are tried, from the least on.
 _SHARES = (0.1, 0.15, 0.2, 0.25, 0.3)
@@ -39,18 +41,21 @@ class Queries:
     defaults: tuple[str, ...]
     share: float
     noise_multiplier: float
+    failure: float
 
     @property
     def count(self) -> int:
         """How many queries there are."""
         return (self.classes is not None) + bool(self.bounds)
 
-    def tally(self, count: int | None = None) -> Tally:
-        """Return what they are charged as, or so many of them."""
-        asked = self.count if count is None else count
-        if asked == 0:
-            return Counter()
-        return events.tally(events.gaussian(self.noise_multiplier), asked)
+    def tally(self, *, classes: bool | None = None, bounds: bool | None = None) -> Tally:
+        """Return what they are charged as, or what one of the two is."""
+        asked = Counter[DpEvent]()
+        if self.classes is not None if classes is None else classes:
+            asked.update([events.gaussian(self.noise_multiplier), events.Failure(self.failure)])
+        if bool(self.bounds) if bounds is None else bounds:
+            asked.update([events.gaussian(self.noise_multiplier)])
+        return asked
 
 
 def plan_queries(
@@ -86,20 +91,25 @@ def plan_queries(
     columns = tuple(bounds)
     asked = (classes is not None) + bool(columns)
     share = sigma = 0.0
+    failure = FAILURE_SHARE * budget.delta
     for share in _SHARES if asked else ():
         sigma = calibrated(
-            epsilon=share * budget.epsilon, delta=budget.delta, sampling_rate=1.0, steps=asked
+            epsilon=share * budget.epsilon,
+            delta=(1 - FAILURE_SHARE) * budget.delta,
+            sampling_rate=1.0,
+            steps=asked,
         )
         found = records >= _ENOUGH * sigma * math.sqrt(len(columns))
-        if found and (classes is None or records >= records_for_classes(sigma, _CLASSES)):
+        if found and (classes is None or records >= records_for_classes(sigma, _CLASSES, failure)):
             break
     if columns and records < LEAST_RATIO * sigma * math.sqrt(len(columns)):
         known = plan_queries(records, budget, classes=classes)
-        return Queries(classes, (), columns, known.share, known.noise_multiplier)
-    if classes is not None and records < records_for_classes(sigma):
+        return Queries(classes, (), columns, known.share, known.noise_multiplier, failure)
+    needed = records_for_classes(sigma, failure=failure) if classes is not None else 0
+    if records < needed:
         raise DataError(
-            f"Expected at least {records_for_classes(sigma):,} records to find the classes of "
+            f"Expected at least {needed:,} records to find the classes of "
             f"{classes!r} within {share:.0%} of {budget}, got {records:,}. Name the classes, or "
             "allow a larger epsilon."
         )
-    return Queries(classes, columns, (), share, sigma)
+    return Queries(classes, columns, (), share, sigma, failure)
