@@ -320,9 +320,11 @@ class DatasetRecords:
         return Batch(*self._structure.batch([row.to(self._device) for row in rows]))
 
 
-def dataset_of(records: Records) -> Any:
-    """Return the data set that records are read from, None if they are columns."""
-    return records._dataset if isinstance(records, DatasetRecords) else None
+def readers_of(records: Records) -> tuple[Any, ...]:
+    """Return what runs when records are read: a data set, a transform, a collate. Not columns."""
+    if not isinstance(records, DatasetRecords):
+        return ()
+    return records._dataset, records._transform, records._collate
 
 
 def _copied(value: Any) -> Any:

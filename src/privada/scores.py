@@ -284,7 +284,7 @@ class Scorer:
         device = next(model.parameters()).device
         before = model.training
         model.eval()
-        state = HeldState(model, self._score.each)
+        state = HeldState(model, self._score.each, readers=data.readers_of(self._records))
         hidden = hidden_generator(self._bits, device)
         try:
             with hidden as streams, silenced(), state.untouched(), torch.no_grad():
