@@ -618,3 +618,28 @@ def test_what_cannot_be_converted_is_not_quoted(inputs):
         data.load((inputs, [0.0, 1.0]), torch.float32, torch.device("cpu"))
     assert refused.value.__cause__ is None
     assert refused.value.__context__ is None
+
+
+class Windows(Dataset[Any]):
+    """Records that lie in one series and overlap."""
+
+    def __init__(self) -> None:
+        self.series = torch.randn(1 << 15, generator=torch.Generator().manual_seed(2))
+
+    def __len__(self) -> int:
+        return COUNT
+
+    def __getitem__(self, index: int) -> Any:
+        return self.series[index : index + 4], index % 2
+
+
+def test_a_collate_that_works_in_place_changes_no_other_record() -> None:
+    def collate(records: list[Any]) -> Any:
+        x, y = records[0]
+        return (x[:4] if len(x) > 4 else x.mul_(-3.0))[None], torch.tensor([y])
+
+    drawn, records = [ODD, *(i for i in range(COUNT) if i != ODD)], Windows()
+    before = records.series.clone()
+    trainer = make_trainer(records, linear(), collate=collate)
+    assert moved(trainer, drawn) <= 1 + 1e-6
+    assert torch.equal(records.series, before)

@@ -20,7 +20,7 @@ from privada.clipping.padding import Padding
 from privada.core.errors import ArgumentError, DataError
 from privada.core.generators import own_generator
 from privada.core.randomness import SecureBits
-from privada.core.silence import pass_on_signals, silenced
+from privada.core.silence import pass_on_signals, settings_kept, silenced
 from privada.core.structure import Misfit, Rows, Structure, as_tensor
 from privada.core.validation import whole
 from privada.noise.hidden import HiddenStreams, generator_of, hidden_generator
@@ -237,7 +237,7 @@ class DatasetRecords:
                 if self._collate is None:
                     return Structure(record, dtype)
                 step = "collate does not turn into a batch of one, given in a list of one"
-                found = Structure(self._collate([record]), dtype, batched=True)
+                found = Structure(self._collate([tree_map(_copied, record)]), dtype, batched=True)
                 if not self._grows(record, found, dtype):
                     return found
             except BaseException as error:
@@ -310,8 +310,10 @@ class DatasetRecords:
         return batch, np.array(found, dtype=np.int64)
 
     def _put(self, index: int, streams: HiddenStreams, rows: Rows, place: int) -> None:
-        item = self._item(self._dataset, index, streams)
-        self._structure.put(item if self._collate is None else self._collate([item]), rows, place)
+        with settings_kept():
+            item = self._item(self._dataset, index, streams)
+            given = item if self._collate is None else self._collate([tree_map(_copied, item)])
+            self._structure.put(given, rows, place)
 
     def _item(self, source: Any, index: int, streams: HiddenStreams) -> Any:
         seed = streams.of_record(index)
