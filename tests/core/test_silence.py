@@ -1,5 +1,6 @@
 """Nothing that runs in silence is heard, except an interrupt."""
 
+import gc
 import io
 import logging
 import os
@@ -316,3 +317,23 @@ def test_a_model_that_fails_in_the_middle_leaves_no_setting_behind(engine: str) 
     )  # fmt: skip
     assert trainer.fit().steps_done == 2
     assert torch.is_grad_enabled()
+
+
+def test_a_file_that_a_record_left_open_is_not_told_of_later(tmp_path: Any) -> None:
+    path = tmp_path / "record17"
+    path.write_text("?")
+
+    def read() -> None:
+        file = path.open()
+        try:
+            raise ValueError(file)
+        except ValueError as error:
+            kept = error  # by which the exception holds its frame, and that the exception
+        raise kept
+
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        with silenced():
+            assert contained(read) == "failed"
+        gc.collect()
+    assert said == []

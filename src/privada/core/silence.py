@@ -5,6 +5,7 @@ import os
 import signal
 import sys
 import threading
+import traceback
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -93,6 +94,8 @@ def pass_on_signals(error: BaseException) -> None:
     if _from_signal(error):
         error.__cause__ = error.__context__ = None
         raise error.with_traceback(None)
+    # else what it holds, an open file say, may be told of when it is collected some time later
+    traceback.clear_frames(_TRACEBACK.__get__(error))
 
 
 def _from_signal(error: BaseException) -> bool:
