@@ -108,7 +108,9 @@ class PerExampleEngine:
         like = self._parameters
         rows = torch.zeros(batch.size, like.size, dtype=like.dtype, device=like.device)
         for row, example in zip(rows, batch.chunks(1), strict=True):
-            parts = self.gradient(example)
+            # in memory of its own: that of a view holds the other examples
+            alone = Batch(*tree_map(torch.clone, (example.inputs, example.targets)))
+            parts = self.gradient(alone)
             for place, part in zip(like.layout.pieces(row), parts, strict=True):
                 if part is not None:
                     place.copy_(part.to_dense())
