@@ -35,6 +35,8 @@ _NO_CLIP, _PLAIN = 1e30, Whitening(None, None)
 # How far parameters are moved, in units of their last place, to see what rounding may do, how
 # often, and how many times as much as that is allowed.
 _LAST_PLACES, _MOVES, _ROOM = 32.0, 3, 8.0
+# A norm that is as good as none: beside it what squares lose by underflow is large.
+_NOTHING = 1e-15
 
 
 class Disagreement(Exception):
@@ -218,7 +220,8 @@ class _Comparison:
             return True
 
         def within(room: float) -> bool:
-            return norm * (1 - self._tolerance.norms) - room <= most <= 1.01 * norm + room
+            least, largest = norm * (1 - self._tolerance.norms), 1.01 * norm + _NOTHING
+            return least - room <= most <= largest + room
 
         return within(0.0) or within(2 * math.hypot(*self._of_rounding()))
 
