@@ -163,7 +163,8 @@ class OnePassEngine:
                 outputs = call(self.model, batch.inputs)
             if expected is not None and outputs.shape != expected.shape:
                 raise NotFollowed("its output changes its shape")
-            losses = example_losses(self._loss, outputs, batch.targets)
+            with recorder.watching():
+                losses = example_losses(self._loss, outputs, batch.targets)
         if recorder.asking and not recorder.unknown:
             self._refuse_hidden(outputs, losses)
         return losses
