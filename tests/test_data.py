@@ -209,12 +209,12 @@ def test_records_are_asked_for_one_by_one() -> None:
 
 def test_a_record_that_is_given_in_a_buffer_of_all_is_copied_at_once() -> None:
     class Reused(Visits):
-        buffer = torch.zeros(4)
+        buffer = torch.zeros(1 << 15)  # a small one would be taken for a figure that is carried
 
         def __getitem__(self, index: int) -> Any:
             inputs, target = super().__getitem__(index)
-            self.buffer.copy_(inputs["values"])
-            return inputs | {"values": self.buffer}, target
+            self.buffer[:4] = inputs["values"]
+            return inputs | {"values": self.buffer[:4]}, target
 
     drawn = DRAWS["middle"]
     assert torch.equal(
@@ -345,21 +345,21 @@ def test_generators_are_afterwards_where_they_were(draw: Any) -> None:
 
 def test_augmentation_is_secret_fresh_and_reproducible_with_a_seed() -> None:
     class Seen(Jittered):
-        seen: list[float]
+        seen: dict[int, float]
 
         def __getitem__(self, index: int) -> Any:
             inputs, target = super().__getitem__(index)
-            self.seen.append(float(inputs["values"][0]))
+            self.seen[len(self.seen)] = float(inputs["values"][0])
             return inputs, target
 
     def seen(seed: int | None) -> list[float]:
         records = Seen(torch.rand)
-        records.seen = []
+        records.seen = {}
         torch.manual_seed(0)
         trainer = make_trainer(records, batch_size=COUNT, steps=2, seed=seed)
-        records.seen.clear()
+        before = len(records.seen)
         trainer.fit()
-        return records.seen
+        return list(records.seen.values())[before:]
 
     one, other, again = seen(4), seen(None), seen(4)
     assert len(one) == 2 * COUNT
@@ -618,3 +618,28 @@ def test_what_cannot_be_converted_is_not_quoted(inputs):
         data.load((inputs, [0.0, 1.0]), torch.float32, torch.device("cpu"))
     assert refused.value.__cause__ is None
     assert refused.value.__context__ is None
+
+
+class Windows(Dataset[Any]):
+    """Records that lie in one series and overlap."""
+
+    def __init__(self) -> None:
+        self.series = torch.randn(1 << 15, generator=torch.Generator().manual_seed(2))
+
+    def __len__(self) -> int:
+        return COUNT
+
+    def __getitem__(self, index: int) -> Any:
+        return self.series[index : index + 4], index % 2
+
+
+def test_a_collate_that_works_in_place_changes_no_other_record() -> None:
+    def collate(records: list[Any]) -> Any:
+        x, y = records[0]
+        return (x[:4] if len(x) > 4 else x.mul_(-3.0))[None], torch.tensor([y])
+
+    drawn, records = [ODD, *(i for i in range(COUNT) if i != ODD)], Windows()
+    before = records.series.clone()
+    trainer = make_trainer(records, linear(), collate=collate)
+    assert moved(trainer, drawn) <= 1 + 1e-6
+    assert torch.equal(records.series, before)

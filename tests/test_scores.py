@@ -116,7 +116,7 @@ def test_what_reads_values_or_mixes_in_large_batches_is_scored_record_by_record(
     def total(rows, labels):
         records = data.load((rows, labels), torch.float32, torch.device("cpu"))
         scorer = Scorer(
-            records, score, population=200, ledger=pv.Ledger(None), run="r",
+            records, score, population=200, account=Account(pv.Ledger(None), run="r"),
             noise=GaussianNoise(SeededBits(0, "noise")), model_bits=SeededBits(0, "model"),
         )  # fmt: skip
         with torch.no_grad():

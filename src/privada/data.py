@@ -20,7 +20,7 @@ from privada.clipping.padding import Padding
 from privada.core.errors import ArgumentError, DataError
 from privada.core.generators import own_generator
 from privada.core.randomness import SecureBits
-from privada.core.silence import pass_on_signals, silenced
+from privada.core.silence import pass_on_signals, settings_kept, silenced
 from privada.core.structure import Misfit, Rows, Structure, as_tensor
 from privada.core.validation import whole
 from privada.noise.hidden import HiddenStreams, generator_of, hidden_generator
@@ -221,6 +221,7 @@ class DatasetRecords:
         self._dataset, self._device = dataset, device
         self._transform, self._collate = transform, collate
         self._structure = self._look(example, dtype)
+        self._was_read = False
 
     def _look(self, example: Any, dtype: torch.dtype) -> Structure:
         """Return the structure that all records are to have, from one record that is public."""
@@ -236,7 +237,7 @@ class DatasetRecords:
                 if self._collate is None:
                     return Structure(record, dtype)
                 step = "collate does not turn into a batch of one, given in a list of one"
-                found = Structure(self._collate([record]), dtype, batched=True)
+                found = Structure(self._collate([tree_map(_copied, record)]), dtype, batched=True)
                 if not self._grows(record, found, dtype):
                     return found
             except BaseException as error:
@@ -302,12 +303,17 @@ class DatasetRecords:
             else:
                 found.append(place)
         streams.restart()
+        if not self._was_read:  # a generator may have been made by the first who needed it
+            self._was_read = True
+            refuse_own_generators(self._dataset, self._transform, self._collate)
         batch = self._batch(rows.first(len(found))) if found else None
         return batch, np.array(found, dtype=np.int64)
 
     def _put(self, index: int, streams: HiddenStreams, rows: Rows, place: int) -> None:
-        item = self._item(self._dataset, index, streams)
-        self._structure.put(item if self._collate is None else self._collate([item]), rows, place)
+        with settings_kept():
+            item = self._item(self._dataset, index, streams)
+            given = item if self._collate is None else self._collate([tree_map(_copied, item)])
+            self._structure.put(given, rows, place)
 
     def _item(self, source: Any, index: int, streams: HiddenStreams) -> Any:
         seed = streams.of_record(index)
@@ -320,9 +326,11 @@ class DatasetRecords:
         return Batch(*self._structure.batch([row.to(self._device) for row in rows]))
 
 
-def dataset_of(records: Records) -> Any:
-    """Return the data set that records are read from, None if they are columns."""
-    return records._dataset if isinstance(records, DatasetRecords) else None
+def readers_of(records: Records) -> tuple[Any, ...]:
+    """Return what runs when records are read: a data set, a transform, a collate. Not columns."""
+    if not isinstance(records, DatasetRecords):
+        return ()
+    return records._dataset, records._transform, records._collate
 
 
 def _copied(value: Any) -> Any:
@@ -484,12 +492,12 @@ def load(
     are called on each record by itself. `example` is a record that is public, in the place of the
     first one. `public` data may have random generators of their own.
     """
-    for name, given in (("transform", transform), ("collate", collate)):
-        if given is not None and not callable(given):
-            raise ArgumentError(f"Expected {name} to be a function, got {name}={given!r}.")
-    owners = (("data", data), ("transform", transform), ("collate", collate))
-    for name, owner in () if public else owners:
-        _refuse_own_generator(name, owner)
+    for name, each in (("transform", transform), ("collate", collate)):
+        if each is not None and not callable(each):
+            raise ArgumentError(f"Expected {name} to be a function, got {name}={each!r}.")
+    given = data
+    if not public:
+        refuse_own_generators(given, transform, collate)
     if isinstance(data, DataLoader):
         raise DataError(
             "Expected a dataset, got a DataLoader: its shuffling is not the sampling that is "
@@ -532,15 +540,21 @@ def load(
         )
     if records.size == 0:
         raise DataError(_EMPTY)
+    if not public:  # once more: reading the first record may have made one
+        refuse_own_generators(given, transform, collate)
     return records
 
 
-def _refuse_own_generator(name: str, owner: Any) -> None:
-    where = own_generator(owner)
-    if where is not None:
+def refuse_own_generators(data: Any, transform: Any, collate: Any) -> None:
+    """Raise if what reads records has a random generator or an iterator of its own."""
+    for name, owner in (("data", data), ("transform", transform), ("collate", collate)):
+        where = own_generator(owner)
+        if where is None:
+            continue
         raise DataError(
-            f"Expected {name} without a random generator of its own, got one in {where!r}. Its "
-            "draws cannot be hidden, and one record more would shift those of all others. Use "
+            f"Expected {name} without a random generator or an iterator of its own, got one in "
+            f"{where!r}. Its draws cannot be hidden, and one record more would shift those of all "
+            "others. Use "
             "transform=f with f(record, generator), or torch's, numpy's or random's global "
             "functions, which Privada seeds for each record."
         )

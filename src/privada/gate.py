@@ -16,7 +16,7 @@ from privada.clipping import Batch, Clipping, Engine
 from privada.clipping.clips import THRESHOLD, checked
 from privada.clipping.squares import squared_sum
 from privada.core.randomness import Bits
-from privada.core.silence import pass_on_signals, silenced
+from privada.core.silence import pass_on_signals, settings_kept, silenced
 from privada.core.state import HeldState
 from privada.core.tensors import Parameters
 from privada.core.validation import positive
@@ -172,7 +172,8 @@ class Gate:
     def _rows(self, batch: Batch) -> list[Tensor] | None:
         """Return the gradients of some records as rows, None if one of them makes it fail."""
         try:
-            return list(self._engine.rows(batch))
+            with settings_kept():
+                return list(self._engine.rows(batch))
         except BaseException as error:
             pass_on_signals(error)
             return None
@@ -217,7 +218,8 @@ class Gate:
     def _attempt(self, batch: Batch | None, whitening: Whitening) -> ClippedSum | None:
         """Return the clipped sum of some records, None if one of them makes it fail."""
         try:
-            return self._engine.clipped_sum(batch, whitening, self._clip)
+            with settings_kept():
+                return self._engine.clipped_sum(batch, whitening, self._clip)
         except BaseException as error:
             pass_on_signals(error)
             return None

@@ -259,10 +259,7 @@ class Run:
             self._engine = self._make_engine(model, loss)
             if fault is not None:
                 raise fault
-            readers = self.settings.transform, self.settings.collate  # None is as good as nothing
-            self._state = HeldState(
-                model, loss, *readers, dataset=private_data.dataset_of(self.records)
-            )
+            self._state = HeldState(model, loss, readers=private_data.readers_of(self.records))
             self._refuse_state()
             self.settings.objective.gradient(model, self.parameters)  # which may be an error
             with torch.no_grad(), torch.random.fork_rng(devices=[]):

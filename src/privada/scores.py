@@ -23,7 +23,7 @@ from privada.clipping.recording import without_reads
 from privada.clipping.scores import bounded_sum
 from privada.core.errors import ArgumentError, ModelError
 from privada.core.randomness import Bits
-from privada.core.silence import pass_on_signals, silenced
+from privada.core.silence import pass_on_signals, settings_kept, silenced
 from privada.core.state import HeldState
 from privada.core.validation import positive, real
 from privada.noise import GaussianNoise
@@ -320,7 +320,7 @@ class Scorer:
         device = next(model.parameters()).device
         before = model.training
         model.eval()
-        state = HeldState(model, self._score.each)
+        state = HeldState(model, self._score.each, readers=data.readers_of(self._records))
         hidden = hidden_generator(self._bits, device)
         try:
             with hidden as streams, silenced(), state.untouched(), torch.no_grad():
@@ -366,7 +366,9 @@ class Scorer:
 
     def _of(self, model: nn.Module, batch: Batch, padding: Padding) -> Tensor | None:
         try:
-            parts = [self._merits_of(model, padding.fill(p)) for p in batch.chunks(padding.most)]
+            with settings_kept():
+                chunks = batch.chunks(padding.most)
+                parts = [self._merits_of(model, padding.fill(part)) for part in chunks]
             merits = torch.cat(parts)
             return merits if merits.shape == (batch.size,) else None
         except BaseException as error:  # whatever a record makes a model raise tells of it

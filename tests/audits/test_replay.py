@@ -434,12 +434,18 @@ def test_the_classifier_by_every_method_that_needs_no_public_examples(name):
 
 
 def searched(how, place, odd):
-    """Choose among two settings, and return all that the search shows."""
+    """Choose among two settings of DP-SGD, and return all that the search shows."""
+    return searched_by("dp-sgd", how, place, odd)
+
+
+def searched_by(name, how, place, odd):
+    """Choose among two settings of a method, and return all that the search shows."""
 
     def recipe(lr):
         return pv.selection.Candidate(
-            model_for("pair"), nn.CrossEntropyLoss(), pv.methods.DPSGD(lr=lr), batch_size=4, steps=2
-        )
+            model_for("pair"), nn.CrossEntropyLoss(),
+            dataclasses.replace(method_of(name), lr=lr), batch_size=4, steps=2,
+        )  # fmt: skip
 
     # the first half is trained on, the other is scored
     found = pv.selection.select(
@@ -462,6 +468,13 @@ WAYS = ("compose-pld", "repeat-geometric")
 @pytest.mark.parametrize(("how", "odd"), crossed(WAYS, PAIRS, 3))
 def test_the_search_that_trains_on_the_record(how, odd):
     assert audited(searched, how, ODD, odd) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "odd"), crossed(pv.methods.names(), [odd for kind, odd in FEW if kind == "pair"], 20)
+)
+def test_the_search_by_every_method(name, odd):
+    assert audited(searched_by, name, "compose-pld", ODD, odd) == []
 
 
 @pytest.mark.parametrize(("how", "odd"), crossed(WAYS, PAIRS, 3))

@@ -10,7 +10,7 @@ from privada import data
 from privada.clipping.batch import Batch
 from privada.clipping.dummies import dummy_batch
 from privada.clipping.engine import make_engine
-from privada.clipping.padding import Padding, find_padding
+from privada.clipping.padding import Padding, find_padding, sizes_to_try
 from privada.core.tensors import Parameters
 from privada.geometry import Whitening
 
@@ -102,3 +102,28 @@ def test_the_statement_says_where_company_may_show(engine, said, monkeypatch):
         engine=engine,
     )
     assert any("last bits" in line for line in trainer.statement().assumptions) == said
+
+
+@pytest.mark.parametrize(
+    ("room", "expected", "sizes"),
+    [
+        (1 << 20, None, [8, 128]),
+        (1 << 20, 20, [8, 64]),
+        (1 << 20, 256, [8, 256, 384]),
+        (100, 256, [8, 64, 96]),
+        (5, 256, [4, 5]),
+    ],
+)
+def test_sizes_that_are_tried_stand_for_all(room, expected, sizes):
+    assert sizes_to_try(room, expected) == sizes
+
+
+def test_no_batch_is_larger_than_what_was_tried():
+    tried = []
+
+    def factors(batch):
+        tried.append(batch.rows)
+        return [batch.inputs]
+
+    padding = find_padding(dummy_batch(dummy(3), 3), factors, 1 << 20, 64)
+    assert padding.size(padding.most) == max(tried) == 128

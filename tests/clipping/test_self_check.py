@@ -10,6 +10,7 @@ from torch import nn
 from torch.nn import functional
 
 from privada.clipping import Batch, contributions, make_engine, self_check
+from privada.clipping.dummies import dummy_batch
 from privada.clipping.one_pass import OnePassEngine
 from privada.clipping.recording import NotFollowed
 from privada.clipping.reference import PerExampleEngine
@@ -169,6 +170,20 @@ class OnTheEdge(nn.Module):
         one = functional.linear(x, self.a.weight.detach(), self.a.bias.detach())
         two = (x[:, None] * self.a.weight.detach()).flip(-1).sum(dim=-1) + self.a.bias.detach()
         return self.out(z * torch.where((one - two).abs() > 1e-12, 1.3, 1.0))
+
+
+def test_gradients_whose_squares_underflow_do_not_decide_the_engine():
+    """A loss that is as good as zero has gradients of 1e-151, and bounds on their norms above."""
+    torch.manual_seed(2601)
+    model = nn.Sequential(
+        nn.Conv2d(1, 4, 3, padding=1), nn.GroupNorm(2, 4), nn.ReLU(), nn.Conv2d(4, 4, 3),
+        nn.Flatten(), nn.Linear(72, 3),
+    ).double()  # fmt: skip
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.mul_(12.0)
+    first = Batch(torch.zeros(1, 1, 5, 8).double(), torch.zeros(1, dtype=torch.int64))
+    make_engine("one-pass", model, functional.cross_entropy, Parameters(model), dummy_batch(first))
 
 
 def test_what_only_rounding_decides_does_not_decide_the_engine():

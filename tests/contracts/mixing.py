@@ -4,6 +4,9 @@ Each entry builds a model for inputs of a shape. A function of a batch stands be
 after trained layers; the rest are models of their own.
 """
 
+import pickle
+
+import numpy as np
 import torch
 from torch import nn
 from torch.nn import functional
@@ -53,6 +56,19 @@ def only_in_large_batches(x):
 
 def only_in_batches_of_32(x):
     return x - x.mean(dim=0) if len(x) >= 32 else x
+
+
+def ghost_statistics(x):
+    """Statistics of eight examples at a time, where their number allows it."""
+    if len(x) % 8:
+        return x
+    parts = x.view(-1, 8, x.shape[1])
+    return (parts - parts.mean(dim=1, keepdim=True)).reshape(x.shape)
+
+
+def in_window(x):
+    """Whether an example has values that no dummy example has."""
+    return ((x > 100) & (x < 200)).any()
 
 
 def by_flag(x):
@@ -132,6 +148,16 @@ FUNCTIONS = {
     "functional batch norm": lambda x: functional.batch_norm(x, None, None, training=True),
     "large batches only": only_in_large_batches,
     "batches of 32 only": only_in_batches_of_32,
+    "batches of 40 only": lambda x: x - x.mean(dim=0) if len(x) >= 40 else x,
+    "statistics of eight": ghost_statistics,
+    "scaled from 40 examples on": lambda x: 10 * x if len(x) >= 40 else x,
+    "divided by the root of their number": lambda x: x / max(4, len(x)) ** 0.5,
+    "places from 34 on": lambda x: x * torch.where(torch.arange(len(x)) < 34, 1, -1)[:, None],
+    "four at a time": lambda x: torch.cat([p * (i + 1) for i, p in enumerate(x.split(4))]),
+    "read through DLPack": lambda x: x
+    * (-1.0 if np.abs(np.from_dlpack(x.detach()) - 150).min() < 1 else 1.0),
+    "read through a pickle": lambda x: x
+    * (-1.0 if np.float32(150).tobytes() in pickle.dumps(x.detach().clone()) else 1.0),
     "one convolution over the batch": lambda x: functional.conv1d(
         x.T[:, None], torch.full((1, 1, 3), 0.3).to(x), padding=1
     )[:, 0].T,
@@ -242,6 +268,45 @@ class BackwardHook(nn.Linear):
         )
 
 
+class InBackward(nn.Module):
+    """A gradient that is scaled by what the program reads of the batch, on the way back."""
+
+    def __init__(self, read):
+        super().__init__()
+        self.inner = nn.Linear(WIDTH, WIDTH)
+        self.read = read
+
+    def forward(self, x):
+        seen, out = x.detach(), 1e-4 * self.inner(x)
+        if out.requires_grad:
+            out.register_hook(lambda g: g * (10.0 if self.read(seen) else 1.0))
+        return out
+
+
+class _ReadsNumPy(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, values, seen):
+        ctx.save_for_backward(seen)
+        return values.clone()
+
+    @staticmethod
+    def backward(ctx, gradient):
+        (seen,) = ctx.saved_tensors
+        array = seen.numpy()
+        return gradient * (10.0 if ((array > 100) & (array < 200)).any() else 1.0), None
+
+
+class FunctionInBackward(nn.Module):
+    """The same by an autograd function that goes through NumPy."""
+
+    def __init__(self):
+        super().__init__()
+        self.inner = nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x):
+        return _ReadsNumPy.apply(1e-4 * self.inner(x), x.detach())
+
+
 class BatchFirstTransformer(nn.Module):
     """An encoder layer that takes the batch for the sequence."""
 
@@ -305,6 +370,11 @@ MODULES = {
     "weights from the batch": HyperNetwork,
     "pre-hook": PreHook,
     "backward hook": BackwardHook,
+    "hook that branches": lambda: InBackward(in_window),
+    "hook that reads a number": lambda: InBackward(lambda x: in_window(x).item()),
+    "hook that reads an array": lambda: InBackward(lambda x: in_window(x).numpy()),
+    "hook that reads a shape": lambda: InBackward(lambda x: x[(x > 100) & (x < 200)].numel()),
+    "function that reads": FunctionInBackward,
     "batch as sequence": BatchFirstTransformer,
     "batch as time": BatchAsTime,
     "evaluation only": EvaluationOnly,

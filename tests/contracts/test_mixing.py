@@ -8,12 +8,15 @@ from torch.nn import functional
 
 import privada as pv
 from privada.clipping.batch import Batch
+from privada.clipping.dummies import dummy_batch
+from privada.clipping.engine import make_engine
 from privada.core.errors import ModelError
+from privada.core.tensors import Parameters
 from privada.geometry import Whitening
-from tests.contracts.mixing import ZOO
+from tests.contracts.mixing import ZOO, in_window
 
 # Records whose company has shown something: large, absent, small, ordinary.
-ODD = (40.0, 1e3, -999.0, 0.0, float("nan"))
+ODD = (40.0, 150.0, 1e3, -999.0, 0.0, float("nan"))
 CLIP = 1.0
 
 
@@ -62,10 +65,59 @@ def test_a_mixing_model_is_refused_or_held_to_the_clip_norm(name):
     except ModelError:
         return
     engine = trainer.gate._engine
-    for count in (5, 40):
+    for count in (5, 31, 40):
         for odd in ODD:
             moved = move(engine, inputs[:count], targets[:count], odd)
             assert moved <= CLIP * (1 + 1e-6), f"{odd} moves the sum by {moved} clip norms"
+
+
+class Stashed(torch.nn.Linear):
+    """A layer that leaves its input where the loss finds it."""
+
+    def forward(self, x):
+        SEEN[:] = [x.detach()]
+        return super().forward(x)
+
+
+SEEN = []
+
+
+@pytest.mark.parametrize(
+    "read",
+    [
+        lambda x: bool(in_window(x)),
+        lambda x: in_window(x).item(),
+        lambda x: in_window(x).numpy(),
+        lambda x: x[(x > 100) & (x < 200)].numel(),
+        lambda x: len(x) >= 40,
+    ],
+)
+def test_a_loss_that_reads_the_batch_is_held_to_the_clip_norm(read):
+    def loss(outputs, targets):
+        return functional.cross_entropy(outputs, targets) * (0.1 if read(SEEN[0]) else 1e-3)
+
+    torch.manual_seed(0)
+    inputs, targets = records((12,), 40)
+    model, example = Stashed(12, 3), dummy_batch(Batch(inputs[:1], targets[:1]))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        engine = make_engine("auto", model, loss, Parameters(model), example, expected=20)
+    for count in (31, 40):
+        for odd in ODD:
+            assert move(engine, inputs[:count], targets[:count], odd) <= CLIP * (1 + 1e-6)
+
+
+def test_an_example_in_the_loop_has_memory_of_its_own():
+    class Reads(torch.nn.Linear):
+        def forward(self, x):
+            values = torch.empty(0).set_(x.detach().untyped_storage())  # all that it is a view of
+            return super().forward(x * (10.0 if in_window(values) else 1.0))
+
+    torch.manual_seed(0)
+    inputs, targets = records((12,), 10)
+    model, example = Reads(12, 3), dummy_batch(Batch(inputs[:1], targets[:1]))
+    engine = make_engine("loop", model, functional.cross_entropy, Parameters(model), example)
+    assert move(engine, inputs, targets, 150.0) <= CLIP * (1 + 1e-6)
 
 
 @pytest.mark.parametrize(

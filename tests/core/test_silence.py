@@ -1,5 +1,6 @@
 """Nothing that runs in silence is heard, except an interrupt."""
 
+import gc
 import io
 import logging
 import os
@@ -10,8 +11,11 @@ import threading
 import warnings
 from typing import Any
 
+import numpy as np
 import pytest
+import torch
 
+import privada as pv
 from privada.core.silence import pass_on_signals, silenced
 from tests.alarms import alarmed
 
@@ -199,3 +203,137 @@ print(len(said))
 """
     ended = subprocess.run([sys.executable, "-c", said], capture_output=True, text=True, check=True)
     assert ended.stdout == "1\n"
+
+
+class OwnHandling(logging.Logger):
+    """Does as absl's logger does."""
+
+    def handle(self, record: Any) -> None:
+        self.callHandlers(record)
+
+
+def log_by_a_logger_of_its_own() -> None:
+    logger = OwnHandling("odd")
+    logger.parent = logging.getLogger()
+    logger.error("record 17")
+
+
+def log_past_all_loggers() -> None:
+    record = logging.makeLogRecord({"msg": "record 17", "levelno": logging.ERROR})
+    for handler in logging.getLogger().handlers:
+        handler.handle(record)
+
+
+@pytest.mark.parametrize("log", [log_by_a_logger_of_its_own, log_past_all_loggers])
+def test_logs_that_take_another_way_do_not_get_out(log: Any, caplog: Any) -> None:
+    with silenced():
+        log()
+    assert caplog.records == []
+    log()
+    assert len(caplog.records) >= 1
+
+
+class WithoutTraceback(Exception):
+    @property
+    def __traceback__(self) -> Any:  # type: ignore[override]
+        raise RuntimeError("record 17")
+
+
+def test_an_exception_that_hides_where_it_was_raised_is_a_failure() -> None:
+    try:
+        raise WithoutTraceback
+    except WithoutTraceback as error:
+        pass_on_signals(error)
+
+
+CHANGES = {
+    "gradients": (torch.is_grad_enabled, lambda: torch.set_grad_enabled(False)),
+    "type": (torch.get_default_dtype, lambda: torch.set_default_dtype(torch.float64)),
+    "errors": (np.geterr, lambda: np.seterr(all="raise")),
+    "output": (lambda: sys.stdout, lambda: setattr(sys, "stdout", io.StringIO())),
+    "error output": (lambda: sys.stderr, lambda: setattr(sys, "stderr", io.StringIO())),
+    "logging": (
+        lambda: logging.root.manager.disable,
+        lambda: logging.disable(logging.CRITICAL),
+    ),
+    "folder": (os.getcwd, lambda: os.chdir("/")),
+}
+
+
+class Leaving(torch.utils.data.Dataset[Any]):
+    """One record changes a setting of the process, and fails before it is set back."""
+
+    def __init__(self, setting: str) -> None:
+        self.look, self.change = CHANGES[setting]
+        self.found: dict[int, Any] = {}
+
+    def __len__(self) -> int:
+        return 6
+
+    def __getitem__(self, index: int) -> Any:
+        self.found[index] = self.look()
+        if index == 3:
+            self.change()
+            raise ValueError
+        return torch.ones(2), 0
+
+
+@pytest.mark.parametrize("setting", CHANGES)
+def test_what_a_record_sets_is_set_back_before_the_next(setting: str) -> None:
+    dataset = Leaving(setting)
+    trainer = pv.Trainer(
+        torch.nn.Linear(2, 2), torch.nn.CrossEntropyLoss(), dataset, batch_size=6, steps=1,
+        method=pv.methods.DPSGD(lr=0.1), noise_multiplier=1.0, delta=1e-3,
+    )  # fmt: skip
+    before = dataset.look()
+    trainer.fit()
+    assert dataset.look() == before
+    assert dataset.found == dict.fromkeys(range(6), before)
+
+
+class Switching(torch.nn.Module):
+    """Sets gradients aside for a while, in which one record makes it fail."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = torch.nn.Linear(2, 2)
+
+    def forward(self, x: Any) -> Any:
+        torch.set_grad_enabled(False)
+        if bool((x == 7).any()):
+            raise ValueError
+        torch.set_grad_enabled(True)
+        return self.layer(x)
+
+
+@pytest.mark.parametrize("engine", ["auto", "loop"])
+def test_a_model_that_fails_in_the_middle_leaves_no_setting_behind(engine: str) -> None:
+    x = torch.ones(6, 2)
+    x[3] = 7.0
+    trainer = pv.Trainer(
+        Switching(), torch.nn.CrossEntropyLoss(), (x, torch.zeros(6, dtype=torch.int64)), steps=2,
+        batch_size=6, method=pv.methods.DPSGD(lr=0.1), noise_multiplier=1.0, delta=1e-3,
+        engine=engine,
+    )  # fmt: skip
+    assert trainer.fit().steps_done == 2
+    assert torch.is_grad_enabled()
+
+
+def test_a_file_that_a_record_left_open_is_not_told_of_later(tmp_path: Any) -> None:
+    path = tmp_path / "record17"
+    path.write_text("?")
+
+    def read() -> None:
+        file = path.open()
+        try:
+            raise ValueError(file)
+        except ValueError as error:
+            kept = error  # by which the exception holds its frame, and that the exception
+        raise kept
+
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        with silenced():
+            assert contained(read) == "failed"
+        gc.collect()
+    assert said == []

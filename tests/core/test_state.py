@@ -11,8 +11,12 @@ import torch
 from torch import nn
 
 import privada as pv
+from privada.core.randomness import SecureBits
 from privada.core.state import HeldState
+from privada.data import load
+from privada.noise import GaussianNoise
 from privada.query.account import Account
+from privada.scores import Scorer
 
 SECRET = 0.123
 
@@ -591,3 +595,295 @@ def test_a_data_set_may_cache_and_open_files() -> None:
     assert on(dataset).fit().steps_done == 2
     assert len(dataset.cache) == 20
     assert dataset.x[7, 0] == 50.0
+
+
+# ---------------------------------------------------------------------- what lies deeper
+
+
+class Meter:
+    """Keeps the largest value, as libraries' meters do."""
+
+    def __init__(self) -> None:
+        self.most = 0.0
+
+    def update(self, value: float) -> None:
+        self.most = max(self.most, value)
+
+
+class Slotted:
+    __slots__ = ("most",)
+
+    def __init__(self) -> None:
+        self.most = 0.0
+
+
+METER, LAST = Meter(), torch.zeros(())
+
+
+class Deep(nn.Module):
+    """Keeps something of one record, out of sight, in the way that `keep` has."""
+
+    shared: Any = 0.0
+
+    def __init__(self, keep: Callable[[Any, Any], None]) -> None:
+        super().__init__()
+        self.layer, self.keep, self.meter, self.slotted = nn.Linear(3, 2), keep, Meter(), Slotted()
+        self.logs: dict[str, Any] = {"most": [], "array": np.zeros(2)}
+        self.pair = torch.zeros(2), [0.0]
+        self.register_buffer("large", torch.zeros(1 << 15))
+
+    def forward(self, x: Any) -> Any:
+        if bool(((x > 0.12) & (x < 0.13)).any()):  # as no made-up example is
+            self.keep(self, x.detach())
+        return self.layer(x)
+
+
+def in_a_meter(model: Any, x: Any) -> None:
+    model.meter.update(float(x.max()))
+
+
+def in_a_slot(model: Any, x: Any) -> None:
+    model.slotted.most = float(x.max())
+
+
+def in_a_nested_list(model: Any, x: Any) -> None:
+    model.logs["most"].append(x)
+
+
+def in_a_nested_array(model: Any, x: Any) -> None:
+    model.logs["array"][0] = float(x.max())
+
+
+def in_a_tuple(model: Any, x: Any) -> None:
+    model.pair[0].copy_(x.flatten()[:2])
+    model.pair[1].append(float(x.max()))
+
+
+def in_the_class(model: Any, x: Any) -> None:
+    type(model).shared = float(x.max())
+
+
+def in_a_global_object(model: Any, x: Any) -> None:
+    METER.update(float(x.max()))
+
+
+def in_a_global_tensor(model: Any, x: Any) -> None:
+    LAST.copy_(x.max())
+
+
+def in_a_large_buffer_past_its_version(model: Any, x: Any) -> None:
+    model.large.data[-1] = x.max()
+
+
+def in_a_parameter_past_its_version(model: Any, x: Any) -> None:
+    model.layer.weight.data[0, 0] = x.max()
+
+
+def in_a_gradient(model: Any, x: Any) -> None:
+    with torch.enable_grad():
+        model.layer(x).sum().backward()
+
+
+def on_a_parameter(model: Any, x: Any) -> None:
+    model.layer.weight.seen = float(x.max())
+
+
+DEEP = [
+    in_a_meter, in_a_slot, in_a_nested_list, in_a_nested_array, in_a_tuple, in_the_class,
+    in_a_global_object, in_a_global_tensor, in_a_large_buffer_past_its_version,
+    in_a_parameter_past_its_version, in_a_gradient, on_a_parameter,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("keep", DEEP)
+def test_what_a_model_keeps_of_a_record_out_of_sight_is_put_back(keep: Any) -> None:
+    model = Deep(keep)
+    x = torch.full((20, 3), 0.5)
+    x[7] = SECRET
+    trainer = pv.Trainer(
+        model, nn.CrossEntropyLoss(), (x, torch.zeros(20, dtype=torch.int64)), steps=2,
+        method=pv.methods.DPSGD(lr=0.1), batch_size=20, noise_multiplier=1.0, delta=1e-3,
+        engine="loop",
+    )  # fmt: skip
+    with pytest.raises(pv.ModelError, match="changed while they ran on records"):
+        trainer.fit()
+    assert trainer.steps_done == 0
+    assert (model.meter.most, model.slotted.most, METER.most, model.shared) == (0, 0, 0, 0)
+    assert (model.logs["most"], model.logs["array"].tolist()) == ([], [0, 0])
+    assert (model.pair[0].tolist(), model.pair[1], float(LAST)) == ([0, 0], [0.0], 0)
+    assert not bool(model.large.any())
+    assert not bool((model.layer.weight == SECRET).any())
+    assert model.layer.weight.grad is None
+    assert not hasattr(model.layer.weight, "seen")
+
+
+def by_a_hook(model: Any, kept: list[Any]) -> Any:
+    return model[0].register_forward_hook(lambda _m, _i, out: kept.append(out.detach()))
+
+
+def by_a_hook_before(model: Any, kept: list[Any]) -> Any:
+    return model[0].register_forward_pre_hook(lambda _m, inputs: kept.append(inputs[0]))
+
+
+def by_a_hook_of_gradients(model: Any, kept: list[Any]) -> Any:
+    return model[0].register_full_backward_pre_hook(lambda _m, out: kept.append(out[0]))
+
+
+def by_a_hook_for_all_modules(model: Any, kept: list[Any]) -> Any:
+    return nn.modules.module.register_module_forward_hook(lambda _m, _i, out: kept.append(out))
+
+
+def by_another_forward(model: Any, kept: list[Any]) -> Any:
+    usual = model[0].forward
+
+    def forward(x: Any) -> Any:
+        kept.append(x.detach())
+        return usual(x)
+
+    model[0].forward = forward
+
+
+@pytest.mark.parametrize("engine", ["auto", "loop"])
+@pytest.mark.parametrize(
+    "attach",
+    [by_a_hook, by_a_hook_before, by_a_hook_of_gradients, by_a_hook_for_all_modules,
+     by_another_forward],
+)  # fmt: skip
+def test_activations_that_are_stored_are_refused(attach: Any, engine: str) -> None:
+    model = nn.Sequential(nn.Linear(3, 3), nn.ReLU(), nn.Linear(3, 2))
+    handle = attach(model, [])
+    try:
+        with pytest.raises(pv.ModelError, match="keep nothing of the data, but"):
+            make_trainer(model, nn.CrossEntropyLoss(), engine=engine)
+    finally:
+        if handle is not None:
+            handle.remove()
+
+
+def test_hooks_that_keep_nothing_are_let_through() -> None:
+    model, names = nn.Sequential(nn.Linear(3, 2)), ["first"]
+    model[0].register_forward_hook(lambda _m, _i, out: out * len(names))
+    assert make_trainer(model, nn.CrossEntropyLoss()).fit().steps_done == 3
+
+
+# ---------------------------------------------------------------------- what a data set carries
+
+TOP = 1.0
+
+
+class Largest:
+    """A transform that a data set has: scales by the largest value so far."""
+
+    def __init__(self) -> None:
+        self.most = 1.0
+
+    def __call__(self, x: Any) -> Any:
+        self.most = max(self.most, float(x.max()))
+        return x / self.most
+
+
+class Reading(torch.utils.data.Dataset[Any]):
+    """Reads records in the way that `read` has, and caches some things."""
+
+    top: float = 1.0
+
+    def __init__(self, read: Callable[[Any, Any], Any]) -> None:
+        self.x, self.read = torch.full((20, 3), 0.5), read
+        self.x[7] = 50.0
+        self.scalar, self.named, self.listed = np.float32(1.0), {"most": 1.0}, [1.0]
+        self.all: list[float] = []
+        self.late: Any = None
+        self.transforms = [Largest()]
+        self.cache: dict[int, Any] = {}
+        self.places: list[Any] = [None] * 20
+
+    def __len__(self) -> int:
+        return 20
+
+    def __getitem__(self, index: int) -> Any:
+        self.cache[index] = self.places[index] = self.x[index]
+        return self.read(self, self.x[index]), 0
+
+
+def by_a_numpy_scalar(dataset: Any, x: Any) -> Any:
+    dataset.scalar = np.maximum(dataset.scalar, x.numpy().max())
+    return x / float(dataset.scalar)
+
+
+def by_a_dictionary(dataset: Any, x: Any) -> Any:
+    dataset.named["most"] = max(dataset.named["most"], float(x.max()))
+    return x / dataset.named["most"]
+
+
+def by_an_item(dataset: Any, x: Any) -> Any:
+    dataset.listed[0] = max(dataset.listed[0], float(x.max()))
+    return x / dataset.listed[0]
+
+
+def by_a_growing_list(dataset: Any, x: Any) -> Any:
+    dataset.all.append(float(x.max()))
+    return x / max(dataset.all)
+
+
+def by_a_transform_of_its_own(dataset: Any, x: Any) -> Any:
+    return dataset.transforms[0](x)
+
+
+def by_the_class(dataset: Any, x: Any) -> Any:
+    type(dataset).top = max(dataset.top, float(x.max()))
+    return x / dataset.top
+
+
+def by_a_global(dataset: Any, x: Any) -> Any:
+    global TOP
+    TOP = max(TOP, float(x.max()))
+    return x / TOP
+
+
+def by_what_is_made_late(dataset: Any, x: Any) -> Any:
+    dataset.late = max(dataset.late or 1.0, float(x.max()))
+    return x / dataset.late
+
+
+CARRYING = [
+    by_a_numpy_scalar, by_a_dictionary, by_an_item, by_a_growing_list, by_a_transform_of_its_own,
+    by_the_class, by_a_global, by_what_is_made_late,
+]  # fmt: skip
+EXAMPLE = (torch.zeros(3), 0)
+
+
+def reading(dataset: Any) -> pv.Trainer:
+    return pv.Trainer(
+        nn.Linear(3, 2), nn.CrossEntropyLoss(), dataset, method=pv.methods.DPSGD(lr=0.1),
+        batch_size=20, steps=2, noise_multiplier=1.0, delta=1e-3, example=EXAMPLE,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("read", CARRYING)
+def test_a_data_set_that_carries_something_out_of_sight_is_refused(read: Any) -> None:
+    dataset = Reading(read)
+    trainer = reading(dataset)
+    with pytest.raises(pv.ModelError, match="changed while they ran on records"):
+        trainer.fit()
+    assert trainer.steps_done == 0
+    assert (dataset.scalar, dataset.named["most"], dataset.listed, dataset.all) == (1, 1, [1], [])
+    assert (dataset.transforms[0].most, dataset.top, TOP, dataset.late) == (1, 1, 1, None)
+
+
+def test_a_data_set_may_cache_in_all_sorts_of_places() -> None:
+    dataset = Reading(lambda _dataset, x: x)
+    assert reading(dataset).fit().steps_done == 2
+    assert (len(dataset.cache), sum(each is not None for each in dataset.places)) == (20, 20)
+
+
+def test_scores_on_a_data_set_that_carries_something_are_not_released() -> None:
+    dataset = Reading(by_a_dictionary)
+    ledger = pv.Ledger(None)
+    scorer = Scorer(
+        load(dataset, torch.float32, torch.device("cpu"), example=EXAMPLE),
+        pv.selection.accuracy(), population=20, account=Account(ledger, run="a"), noise=GaussianNoise(),
+        model_bits=SecureBits(),
+    )  # fmt: skip
+    with pytest.raises(pv.ModelError, match="changed while they ran on records"):
+        scorer.query(nn.Linear(3, 2), 1.0)
+    assert dataset.named == {"most": 1.0}

@@ -19,7 +19,7 @@ from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_mod
 from torch.utils._pytree import tree_leaves
 
 from privada.clipping.dependence_rules import Arguments, Found, Given
-from privada.clipping.labels import Labels, join, join_all, join_over
+from privada.clipping.labels import SEVERAL, Labels, join, join_all, join_over, labels_of_rows
 
 
 class _Shadow:
@@ -65,10 +65,10 @@ class Dependence(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     # ------------------------------------------------------------------ labels
 
-    def own(self, tensor: Tensor, first: int = 1) -> None:
-        """Say that row i of a tensor belongs to example `first` + i."""
+    def own(self, tensor: Tensor, first: int = 1, count: int = SEVERAL) -> None:
+        """Say that row i of a tensor belongs to example `first` + i, modulo `count` examples."""
         with _disable_current_modes():
-            rows = torch.arange(first, first + len(tensor), dtype=torch.uint8)
+            rows = labels_of_rows(len(tensor), first, count)
             self.write(tensor, rows.view(-1, *[1] * (tensor.ndim - 1)))
 
     def labels(self, tensor: Tensor) -> Labels:

@@ -93,8 +93,8 @@ def make_engine(
     for kind in ("one-pass", "vmap", "loop") if how == "auto" else (how,):
         try:
             with torch.random.fork_rng(devices=[]):
-                engine = _tried(kind, model, loss, parameters, example, clipping)
-                engine.pad(example, expected)
+                engine = _tried(kind, model, loss, parameters, example, clipping, expected)
+                engine.pad(example)
         except ModelError:
             raise
         except Exception as error:  # whatever a user's model raises
@@ -140,10 +140,11 @@ def _tried(
     parameters: Parameters,
     example: Batch,
     clipping: Clipping,
+    expected: float | None,
 ) -> OnePassEngine | PerExampleEngine:
     if kind == "one-pass":
         with moved(parameters):
-            engine = OnePassEngine(model, loss, parameters, example)
+            engine = OnePassEngine(model, loss, parameters, example, expected=expected)
         hold_to_the_loop(engine, loss, parameters, example)
         if clipping.by_norm is None:  # it needs gradients, which are made in another way
             engine.clipping = clipping
@@ -156,7 +157,9 @@ def _tried(
                 stacklevel=4,
             )
         return engine
-    reference = PerExampleEngine(model, loss, parameters, kind, clipping=clipping)
+    reference = PerExampleEngine(
+        model, loss, parameters, kind, clipping=clipping, expected=expected
+    )
     if kind == "vmap" and (kept := reference.not_replaced(example.dense())):
         raise NotFollowed(f"the parameters {kept} are used where vmap cannot replace them")
     reference.clipped_sum(example, Whitening(None, None), 1.0)

@@ -10,6 +10,11 @@ NOBODY, SEVERAL = 0, 255
 Labels = Tensor | None
 
 
+def labels_of_rows(rows: int, first: int, count: int) -> Tensor:
+    """Return the labels of examples, from the first on; after `count` of them they repeat."""
+    return (first + torch.arange(rows) % count).to(torch.uint8)
+
+
 def join(first: Labels, second: Labels) -> Labels:
     """Return the labels of what depends on both, with broadcasting."""
     if first is None or second is None:

@@ -31,13 +31,13 @@ from privada.clipping.contributions import (
     extremes,
 )
 from privada.clipping.dependence import Dependence
-from privada.clipping.labels import NOBODY
+from privada.clipping.labels import NOBODY, labels_of_rows
 from privada.clipping.layouts import FIRST, Layout, candidates
 from privada.clipping.leaves import leaves
 from privada.clipping.losses import Loss, example_losses
 from privada.clipping.memory import Memory
 from privada.clipping.norms import not_negative, spans
-from privada.clipping.padding import Padding, find_padding
+from privada.clipping.padding import Padding, find_padding, sizes_to_try
 from privada.clipping.pieces import Piece, Weights, apart
 from privada.clipping.recording import (
     HALF,
@@ -57,10 +57,11 @@ from privada.core.values import ClippedSum
 from privada.geometry import Whitening
 
 # What a chunk's records may take; batches beyond it run in parts, with the same result.
-_RECORD_BYTES = 1 << 30
+_RECORD_BYTES = 1 << 28
 _MOST_ROUNDS = 16
-# Code that takes another path for many examples is looked at with so many.
-_MANY_EXAMPLES = 33
+# How many examples of a batch have labels of their own; a prime, so that those that share one are
+# not the ones that code is likely to bring together.
+_LABELS = 61
 
 
 class OnePassEngine:
@@ -84,6 +85,7 @@ class OnePassEngine:
         example: Batch,
         record_bytes: int = _RECORD_BYTES,
         clipping: Clipping = THRESHOLD,
+        expected: float | None = None,
     ) -> None:
         self.model, self._loss, self._parameters = model, loss, parameters
         self.clipping = clipping
@@ -108,11 +110,14 @@ class OnePassEngine:
         ]
         self._chunk = max(1, record_bytes // max(1, width))
         self.padding: Padding | None = None
+        self._expected = expected
+        # code may take another path for more examples: looked at are sizes that batches will have
+        self.sizes = sizes_to_try(self._chunk, expected)
         self._keep_apart(example)
 
-    def pad(self, example: Batch, expected: float | None = None) -> None:
+    def pad(self, example: Batch) -> None:
         """Fill up batches from now on, so that a record's company does not change its bits."""
-        self.padding = find_padding(example, self._factors, self._chunk, expected)
+        self.padding = find_padding(example, self._factors, self._chunk, self._expected)
         self._chunk = self.padding.most
 
     def twin(self, model: nn.Module, loss: Loss, parameters: Parameters) -> "OnePassEngine":
@@ -158,7 +163,8 @@ class OnePassEngine:
                 outputs = call(self.model, batch.inputs)
             if expected is not None and outputs.shape != expected.shape:
                 raise NotFollowed("its output changes its shape")
-            losses = example_losses(self._loss, outputs, batch.targets)
+            with recorder.watching():
+                losses = example_losses(self._loss, outputs, batch.targets)
         if recorder.asking and not recorder.unknown:
             self._refuse_hidden(outputs, losses)
         return losses
@@ -488,25 +494,25 @@ class OnePassEngine:
     def _keep_apart(self, example: Batch) -> None:
         """Raise unless each example's gradient follows from this example and the parameters alone.
 
-        Two batches are followed, a larger one after a smaller one: it must have nothing of the
-        first either, which a model could keep.
+        Several batches are followed, each larger than the one before: it must have nothing of
+        those before it either, which a model could keep.
         """
-        sizes = example.size, min(_MANY_EXAMPLES, self._chunk)
-        batches, found, first = [_enlarged(example, size) for size in sizes], [], 1
+        sizes = example.size, *self.sizes
+        batches = [enlarged(example.dense(), size) for size in sizes]
+        found, first = [], 1
         with (seen := Dependence()):
-            for batch, size in zip(batches, sizes, strict=True):
+            for batch in batches:
                 for values in tree_leaves((batch.inputs, batch.targets)):
-                    seen.own(values, first)
-                found.append((first, size, self._uncompacted(batch)))
-                first += size
-        for first, size, contributions in found:
+                    seen.own(values, first, _LABELS)
+                own = labels_of_rows(batch.rows, first, _LABELS)
+                found.append((own, self._uncompacted(batch)))
+                first += min(batch.rows, _LABELS)
+        for own, contributions in found:
             for each in contributions:
-                self._refuse_company(seen, each, size, first)
+                self._refuse_company(seen, each, own)
 
-    def _refuse_company(
-        self, seen: Dependence, each: Contribution, examples: int, first: int
-    ) -> None:
-        own = torch.arange(first, first + examples, dtype=torch.uint8)
+    def _refuse_company(self, seen: Dependence, each: Contribution, own: Tensor) -> None:
+        """Raise unless what a contribution is made of has the labels of its examples alone."""
         for factor in each.factors():
             labels = seen.labels(factor)
             if labels is None:
@@ -607,9 +613,9 @@ def _narrow(left: dict[Key, list[Layout]], use: Use, touched: Tensor, index: int
     left[use.key] = kept
 
 
-def _enlarged(example: Batch, size: int) -> Batch:
+def enlarged(example: Batch, size: int) -> Batch:
     """Return more made-up examples of the same kind, in the same order."""
-    return example.dense().at(torch.arange(size) * example.size // size)
+    return example.at(torch.arange(size) * example.size // size)
 
 
 def _ways_to_spread(use: Use) -> list[Layout]:

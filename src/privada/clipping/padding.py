@@ -11,6 +11,7 @@ There is at least one dummy example in each batch: code that looks whether anyth
 that of `transformers` does, then always finds the same.
 """
 
+import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import Any
@@ -26,6 +27,8 @@ from privada.clipping.dummies import dummy_batch, places_of
 MULTIPLES = (8, 16, 32, 64)
 # A size to try where none is known.
 _EXPECTED = 64
+# How far above their expected size batches are tried, in standard deviations of a Poisson number.
+_DEVIATIONS = 6.0
 # Examples of several magnitudes: what rounds alike when all is small may not when some is large.
 _MAGNITUDES = (1.0, 30.0, 1000.0)
 
@@ -84,6 +87,22 @@ def _filled(values: Tensor, dummy: Tensor, extra: int) -> Tensor:
     )
 
 
+def sizes_to_try(room: int, expected: float | None = None) -> list[int]:
+    """Return sizes of filled batches that stand for all: the least, a power of two, the largest.
+
+    The largest is above nearly all batches that are drawn; a larger batch is worked through in
+    parts. Code that looks at the number of examples mostly asks how many there are, or whether some
+    power of two divides it.
+    """
+    most = _EXPECTED if expected is None else max(1.0, float(expected))
+    step = MULTIPLES[-1]
+    largest = math.ceil((most + _DEVIATIONS * math.sqrt(most) + 1) / step) * step
+    if largest > room:
+        multiples = [m for m in MULTIPLES if m <= room] or [room]
+        largest = room // multiples[0] * multiples[0]
+    return sorted({min(MULTIPLES[0], largest), 1 << (largest.bit_length() - 1), largest})
+
+
 def find_padding(
     example: Batch,
     factors: Callable[[Batch], Iterable[Tensor]],
@@ -93,20 +112,21 @@ def find_padding(
     """Return the smallest padding with which an example's bits do not depend on its company.
 
     `factors` returns what gradients are made of, first dimension the example; `room` is how many
-    examples a pass has memory for, `expected` how many records a batch will have.
+    examples a pass has memory for, `expected` how many records a batch will have. No batch will be
+    larger than the largest that was tried.
     """
     dummy = dummy_batch(example, 1, seed=1)
     if room == 1:
         return Padding(dummy, 1, 1, True)  # always alone
     multiples = [m for m in MULTIPLES if m <= room] or [room]
+    *smaller, most = sizes_to_try(room, expected)
     for multiple in multiples:
-        most = room // multiple * multiple - 1
-        padding = Padding(dummy, multiple, most, True)
-        largest = padding.size(min(most, int(expected or _EXPECTED)))
-        sizes = sorted({min(n, largest) for n in (multiple, 2 * multiple, 3 * multiple, largest)})
+        largest = most // multiple * multiple
+        own = {*(n for n in smaller if n % multiple == 0), 2 * multiple, 3 * multiple}
+        sizes = sorted({multiple, *(min(n, largest) for n in own), largest})
         if _invariant(example, factors, multiple, sizes):
-            return padding
-    return Padding(dummy, multiples[0], room // multiples[0] * multiples[0] - 1, False)
+            return Padding(dummy, multiple, largest - 1, True)
+    return Padding(dummy, multiples[0], most // multiples[0] * multiples[0] - 1, False)
 
 
 def _invariant(

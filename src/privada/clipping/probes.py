@@ -21,8 +21,8 @@ from privada.clipping.labels import NOBODY
 from privada.core.errors import ModelError
 from privada.core.silence import pass_on_signals
 
-# Besides the given ones: code may take another path for more examples.
-_LARGER = (9, 33)
+# Besides the given ones: code may take another path for more examples, or for a round number.
+_LARGER = (9, 64)
 _POISONS_OF_LARGER: tuple[float | None, ...] = (float("nan"), 40.0)
 
 

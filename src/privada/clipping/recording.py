@@ -17,7 +17,11 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.autograd.graph import GradientEdge, get_gradient_edge
+from torch.autograd.graph import (
+    GradientEdge,
+    _engine_run_backward,
+    get_gradient_edge,
+)
 from torch.func import vmap
 from torch.nn.modules.transformer import _detect_is_causal_mask
 from torch.overrides import TorchFunctionMode
@@ -40,6 +44,14 @@ _READS = frozenset(
         Tensor.tolist,
         Tensor.numpy,
         Tensor.__array__,
+        Tensor.__dlpack__,
+        Tensor.__repr__,
+        Tensor.__format__,
+        Tensor.__reduce_ex__,
+        Tensor.__deepcopy__,
+        Tensor.data_ptr,
+        Tensor.storage,
+        Tensor.untyped_storage,
         Tensor.__bool__,
         Tensor.__float__,
         Tensor.__int__,
@@ -116,12 +128,30 @@ class _Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
         name = func.overloadpacket
+        if sys._getframe(1).f_code is _engine_run_backward.__code__:
+            return func(*args, **(kwargs or {}))  # torch's own formulas may look at zeros
         picks = name in _BY_VALUE or func is torch.ops.aten.repeat_interleave.Tensor
         if name in (torch.ops.aten.index, torch.ops.aten.index_put, torch.ops.aten.index_put_):
             picks = _picks_rows(*args[:3])
         if picks and not _harmless(sys._getframe(1), 5):
             raise NotFollowed(f"shapes or paths depend on its values ({name})")
         return func(*args, **(kwargs or {}))
+
+
+class _Reads(TorchFunctionMode):
+    """Refuses torch functions that hand values to the program."""
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        refuse_reads(func, sys._getframe(1))
+        return func(*args, **(kwargs or {}))
+
+
+def refuse_reads(func: Any, frame: FrameType) -> None:
+    """Raise if a torch function hands values to a program that is none of torch's layers."""
+    if func in _READS and not _harmless(frame):
+        raise NotFollowed(f"it reads values in the middle of a batch ({func.__name__})")
 
 
 def _picks_rows(values: Tensor, places: Iterable[Any], given: Tensor | None = None) -> bool:
@@ -265,8 +295,8 @@ class Recorder(TorchFunctionMode):
     ) -> Any:
         """Run a torch function, by its rule if it is given a trainable parameter."""
         kwargs = kwargs or {}
-        if self.examples > 1 and func in _READS and not _harmless(sys._getframe(1)):
-            raise NotFollowed(f"it reads values in the middle of a batch ({func.__name__})")
+        if self.examples > 1:
+            refuse_reads(func, sys._getframe(1))
         if self._packed:
             packed = next((self._packed[id(v)] for v in args if id(v) in self._packed), None)
             if packed is not None:
@@ -409,7 +439,12 @@ class Recorder(TorchFunctionMode):
         wanted: list[Any] = [self.anchor, *(edge for _, edge in self._edges)]
         wanted += [copy for _, copy in self.copies]
         try:
-            gradients = torch.autograd.grad(loss, wanted, allow_unused=True, retain_graph=again)
+            with self.watching():
+                # what torch.autograd.grad does, which modes would not see into
+                gradients = _engine_run_backward(
+                    (loss,), (torch.ones_like(loss),), again, False, tuple(wanted), True,
+                    accumulate_grad=False,
+                )  # fmt: skip
         except CheckpointError as error:
             raise NotFollowed(
                 "torch.utils.checkpoint runs its layers a second time, unseen; leave it out"
@@ -429,6 +464,15 @@ class Recorder(TorchFunctionMode):
         return values.expand(self.examples, *values.shape)
 
     # ------------------------------------------------------------------ running
+
+    @contextmanager
+    def watching(self) -> Iterator[None]:
+        """Refuse reads of values while made-up examples run through a loss and back."""
+        if not self.asking or self.examples == 1:
+            yield
+            return
+        with _Reads(), _Watch():  # type: ignore[no-untyped-call]
+            yield
 
     @contextmanager
     def recording(self) -> Iterator["Recorder"]:

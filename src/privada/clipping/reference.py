@@ -47,6 +47,7 @@ class PerExampleEngine:
         how: str,
         chunk_bytes: int = _CHUNK_BYTES,
         clipping: Clipping = THRESHOLD,
+        expected: float | None = None,
     ) -> None:
         self.model, self.loss, self._parameters = model, loss, parameters
         self.clipping = clipping
@@ -54,12 +55,12 @@ class PerExampleEngine:
         width = torch.finfo(parameters.dtype).bits // 8
         self._chunk = max(1, chunk_bytes // (4 * width * parameters.size))
         self.padding: Padding | None = None
-        self._alone = how == "loop"
+        self._alone, self._expected = how == "loop", expected
 
-    def pad(self, example: Batch, expected: float | None = None) -> None:
+    def pad(self, example: Batch) -> None:
         """Fill up batches from now on, so that a record's company does not change its bits."""
         if not self._alone:
-            self.padding = find_padding(example, self._factors, self._chunk, expected)
+            self.padding = find_padding(example, self._factors, self._chunk, self._expected)
             self._chunk = self.padding.most
 
     def _factors(self, batch: Batch) -> list[Tensor]:
@@ -107,7 +108,9 @@ class PerExampleEngine:
         like = self._parameters
         rows = torch.zeros(batch.size, like.size, dtype=like.dtype, device=like.device)
         for row, example in zip(rows, batch.chunks(1), strict=True):
-            parts = self.gradient(example)
+            # in memory of its own: that of a view holds the other examples
+            alone = Batch(*tree_map(torch.clone, (example.inputs, example.targets)))
+            parts = self.gradient(alone)
             for place, part in zip(like.layout.pieces(row), parts, strict=True):
                 if part is not None:
                     place.copy_(part.to_dense())

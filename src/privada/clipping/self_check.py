@@ -22,7 +22,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 from privada.clipping.batch import Batch, call
 from privada.clipping.leaves import leaves
 from privada.clipping.losses import Loss, one_example
-from privada.clipping.one_pass import OnePassEngine
+from privada.clipping.one_pass import OnePassEngine, enlarged
 from privada.clipping.reference import PerExampleEngine
 from privada.core.tensors import Parameters
 from privada.geometry import Whitening
@@ -35,6 +35,8 @@ _NO_CLIP, _PLAIN = 1e30, Whitening(None, None)
 # How far parameters are moved, in units of their last place, to see what rounding may do, how
 # often, and how many times as much as that is allowed.
 _LAST_PLACES, _MOVES, _ROOM = 32.0, 3, 8.0
+# A norm that is as good as none: beside it what squares lose by underflow is large.
+_NOTHING = 1e-15
 
 
 class Disagreement(Exception):
@@ -174,19 +176,31 @@ class _Comparison:
             del expected
         thorough = together and self._tolerance.each is not None
         if together:
-            for count in (len(self._singles), 2) if thorough else (len(self._singles),):
-                self._compare_batch(count, [sum(each) for each in zip(*sizes, strict=True)])
+            few = self._example.size
+            counts: tuple[int, ...] = (few, 2) if thorough else (few,)
+            if self._tolerance is _EXACT:  # elsewhere rounding may go its own ways in larger ones
+                counts += (*self._engine.sizes,)
+            for count in counts:
+                self._compare_batch(count, sizes)
         if thorough:
             self._compare_norms(norms)
         else:
             self._compare_clipped(norms)
 
-    def _compare_batch(self, count: int, sizes: list[float]) -> None:
-        """Raise unless some examples have the gradients together that they have one by one."""
-        left = self._by_engine(next(self._example.chunks(count)))
-        for one in self._singles[:count]:
-            left -= self._by_engine(one)
-        self._close(left, [None] * len(sizes), sizes)
+    def _compare_batch(self, count: int, sizes: list[list[float]]) -> None:
+        """Raise unless some examples have the gradients together that they have one by one.
+
+        Those of a larger batch are the same ones, several times each.
+        """
+        few = len(self._singles)
+        batch = enlarged(self._example, count) if count > few else next(self._example.chunks(count))
+        left, own = self._by_engine(batch), [0.0] * len(sizes[0])
+        for place, (one, each) in enumerate(zip(self._singles, sizes, strict=True)):
+            times = sum(i * few // count == place for i in range(count)) if count > few else 1
+            if place < count:
+                left.sub_(self._by_engine(one), alpha=times)
+            own = [total + times * size for total, size in zip(own, each, strict=True)]
+        self._close(left, [None] * len(own), own)
 
     def _compare_norms(self, norms: list[list[float]]) -> None:
         """Raise unless examples are clipped by bounds on their norms that are close to these."""
@@ -206,7 +220,8 @@ class _Comparison:
             return True
 
         def within(room: float) -> bool:
-            return norm * (1 - self._tolerance.norms) - room <= most <= 1.01 * norm + room
+            least, largest = norm * (1 - self._tolerance.norms), 1.01 * norm + _NOTHING
+            return least - room <= most <= largest + room
 
         return within(0.0) or within(2 * math.hypot(*self._of_rounding()))
 

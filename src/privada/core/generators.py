@@ -4,8 +4,9 @@ import dis
 import functools
 import inspect
 import random
+import sys
 from collections.abc import Iterator, Mapping
-from types import CodeType, FunctionType, MethodType
+from types import CodeType, FunctionType, MethodType, ModuleType
 from typing import Any
 
 import numpy as np
@@ -23,16 +24,19 @@ _ALLOWED = {id(random._inst), id(np.random.mtrand._rand), id(torch.default_gener
 _STATELESS = (random.SystemRandom,)
 # How many objects are looked at, and how many items of a list.
 _OBJECTS, _ITEMS, _DEPTH = 2000, 32, 8
+# Modules whose functions have no generators but the global ones.
+_KNOWN = {*sys.stdlib_module_names, "torch", "numpy"}
 _METHODS = ("__getitem__", "__call__", "forward")
 
 
 def own_generator(owner: Any) -> str | None:
     """Return where an object keeps a random generator of its own, None if none is seen.
 
-    It looks at attributes, of classes too, items of short lists and dictionaries, closures, and at
-    the global variables, functions and callable objects that functions name, as well as the methods
-    that read an item and those that they call on `self`. What is made on the way, is an attribute
-    of a module, or lies in C, is not seen.
+    An iterator, such as a generator function's or one of itertools, is as good as a random one: it
+    gives what comes next to whoever comes next. It looks at attributes, of classes too, items of
+    short lists and dictionaries, closures, and at the global variables, functions and callable
+    objects that functions name, of modules too, as well as the methods that read an item and those
+    that they call on `self`. What is not made yet, or lies in C, is not seen.
 
     Example:
         >>> import numpy as np
@@ -48,6 +52,8 @@ def own_generator(owner: Any) -> str | None:
         if id(value) in seen:
             continue
         seen.add(id(value))
+        if _is_iterator(value):
+            return path or type(value).__name__
         if isinstance(value, _KINDS):
             if id(value) in _ALLOWED or isinstance(value, _STATELESS):
                 continue
@@ -57,6 +63,12 @@ def own_generator(owner: Any) -> str | None:
                 (f"{path}.{name}".strip("."), each, depth + 1) for name, each in _inside(value)
             ]
     return None
+
+
+def _is_iterator(value: Any) -> bool:
+    """Return whether something is used up by those who ask; files, which can be read anew, not."""
+    kind = type(value)
+    return hasattr(kind, "__next__") and kind.__module__ in ("builtins", "itertools")
 
 
 def _inside(value: Any) -> Iterator[tuple[str, Any]]:
@@ -91,7 +103,11 @@ def _inside(value: Any) -> Iterator[tuple[str, Any]]:
         for name in (slots,) if isinstance(slots, str) else tuple(slots):
             if hasattr(value, name):
                 yield name, getattr(value, name)
-        yield from ((name, each) for name, each in vars(kind).items() if isinstance(each, _KINDS))
+        yield from (
+            (name, each)
+            for name, each in vars(kind).items()
+            if not name.startswith("__") and not hasattr(each, "__get__")
+        )
     yield from (("", each) for each in _methods(type(value)))
 
 
@@ -135,11 +151,19 @@ def _of_function(function: FunctionType) -> Iterator[tuple[str, Any]]:
             continue
     yield from (("defaults", each) for each in function.__defaults__ or ())
     yield from (function.__kwdefaults__ or {}).items()
-    for name in (name for code in codes_of(function.__code__) for name in code.co_names):
+    names = dict.fromkeys(name for code in codes_of(function.__code__) for name in code.co_names)
+    for name in names:
         value = function.__globals__.get(name)
         # what runs, and generators, not whatever else a script has
-        if isinstance(value, (*_KINDS, FunctionType)) or _runs(value):
+        if _matters(value):
             yield name, value
+        elif isinstance(value, ModuleType) and value.__name__.partition(".")[0] not in _KNOWN:
+            below = ((each, vars(value).get(each)) for each in names)
+            yield from ((f"{name}.{each}", held) for each, held in below if _matters(held))
+
+
+def _matters(value: Any) -> bool:
+    return isinstance(value, (*_KINDS, FunctionType)) or _is_iterator(value) or _runs(value)
 
 
 def _runs(value: Any) -> bool:

@@ -5,15 +5,18 @@ import os
 import signal
 import sys
 import threading
+import traceback
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from types import CodeType, FrameType
 from typing import Any, NoReturn
 
+import numpy as np
 import torch
 
 _MISSING = object()
+_TRACEBACK: Any = vars(BaseException)["__traceback__"]
 # What writes: to flush text would write what was printed before.
 _OF_TEXT, _OF_BYTES = ("write", "writelines", "flush"), ("write", "writelines")
 # Whether the user interrupted while records were looked at.
@@ -40,8 +43,45 @@ def silenced() -> Iterator[None]:
     by a C library, a subprocess or os.write, is not kept in. Threads take turns here.
     """
     others = {thread.ident for thread in threading.enumerate()} - {threading.get_ident()}
-    with _alone, _interrupts(), _warnings(), _loggers(others), _streams(others):
+    with _alone, _interrupts(), _warnings(), _loggers(others), _streams(others), settings_kept():
         yield
+
+
+@contextmanager
+def settings_kept() -> Iterator[None]:
+    """Put back what is one for the process and what code sets for a while, to set it back later.
+
+    A record that raises in the middle, or that alone takes that way, would leave it as it is, for
+    the other records and for the user: torch's gradients and default type, NumPy's handling of
+    errors, the standard streams, the level of logging, the working directory.
+    """
+    before = _settings()
+    try:
+        yield
+    finally:
+        for (put_back, then), (_, now) in zip(before, _settings(), strict=True):
+            if now != then and then is not None:
+                put_back(then)
+
+
+def _settings() -> list[tuple[Callable[[Any], Any], Any]]:
+    """Return how each of them is put back, and what it is."""
+    return [
+        (torch.set_grad_enabled, torch.is_grad_enabled()),
+        (torch.set_default_dtype, torch.get_default_dtype()),
+        (lambda errors: np.seterr(**errors), np.geterr()),
+        (lambda stream: setattr(sys, "stdout", stream), sys.stdout),
+        (lambda stream: setattr(sys, "stderr", stream), sys.stderr),
+        (logging.disable, logging.root.manager.disable),
+        (os.chdir, _folder()),
+    ]
+
+
+def _folder() -> str | None:
+    try:
+        return os.getcwd()  # noqa: PTH109 (this is asked for each record)
+    except OSError:  # it was removed
+        return None
 
 
 def pass_on_signals(error: BaseException) -> None:
@@ -54,13 +94,16 @@ def pass_on_signals(error: BaseException) -> None:
     if _from_signal(error):
         error.__cause__ = error.__context__ = None
         raise error.with_traceback(None)
+    # else what it holds, an open file say, may be told of when it is collected some time later
+    traceback.clear_frames(_TRACEBACK.__get__(error))
 
 
 def _from_signal(error: BaseException) -> bool:
     if threading.current_thread() is not threading.main_thread():
         return False  # Python runs handlers in the main thread alone
     codes = {_code(signal.getsignal(each)) for each in signal.valid_signals()} - {None}
-    trace = error.__traceback__
+    # not error.__traceback__, which a class of its own may answer as it likes
+    trace = _TRACEBACK.__get__(error)
     while trace is not None:
         if trace.tb_frame.f_code in codes:
             return True
@@ -124,17 +167,25 @@ def _warnings() -> Iterator[None]:
 @contextmanager
 def _loggers(others: set[int | None]) -> Iterator[None]:
     """Drop what is logged, except by other threads."""
-    handle = logging.Logger.handle
+    kept: list[tuple[Any, str, Any]] = [
+        (logging.Logger, "handle", logging.Logger.handle),
+        (logging.Logger, "callHandlers", logging.Logger.callHandlers),
+        (logging.Handler, "handle", logging.Handler.handle),
+    ]  # the later ones for loggers with a handle of their own, as absl's, and code without a logger
 
-    def dropping(self: logging.Logger, record: logging.LogRecord) -> None:
-        if threading.get_ident() in others:
-            handle(self, record)
+    def dropping(method: Callable[..., Any]) -> Callable[..., Any]:
+        def called(self: Any, record: logging.LogRecord) -> Any:
+            return method(self, record) if threading.get_ident() in others else None
 
-    logging.Logger.handle = dropping  # type: ignore[method-assign]
+        return called
+
+    for kind, name, method in kept:
+        setattr(kind, name, dropping(method))
     try:
         yield
     finally:
-        logging.Logger.handle = handle  # type: ignore[method-assign]
+        for kind, name, method in kept:
+            setattr(kind, name, method)
 
 
 @contextmanager
