@@ -13,7 +13,7 @@ from torch import Tensor
 from privada import data
 from privada.accounting import events
 from privada.clipping import Batch, Clipping, Engine
-from privada.clipping.clips import THRESHOLD, checked
+from privada.clipping.clips import THRESHOLD, averages, checked
 from privada.clipping.squares import squared_sum
 from privada.core.randomness import Bits
 from privada.core.silence import pass_on_signals, settings_kept, silenced
@@ -27,8 +27,8 @@ from privada.noise.hidden import HiddenStreams, hidden_generator
 from privada.participation import Sampler
 from privada.query.account import Account
 
-# How many records are read at a time where all of them are, and what their gradients may take.
-_RECORDS_AT_A_TIME, _GRADIENT_BYTES = 256, 1 << 28
+# How many units are read at a time where all of them are, and what their gradients may take.
+_UNITS_AT_A_TIME, _GRADIENT_BYTES = 256, 1 << 28
 # After so many queries a model is tried on other dummy examples, at the parameters of the time.
 _LOOKS = frozenset(4**k for k in range(2, 30))
 
@@ -70,6 +70,7 @@ class Gate:
         self,
         *,
         records: data.Records,
+        units: data.Units | None = None,
         engine: Engine,
         parameters: Parameters,
         sampler: Sampler,
@@ -85,6 +86,7 @@ class Gate:
     ) -> None:
         self._state = HeldState() if state is None else state
         self._records, self._engine, self._parameters = records, engine, parameters
+        self._units: data.Units = data.RowUnits(records.size) if units is None else units
         self._sampler, self._noise = sampler, noise
         self._sampling_bits, self._model_bits = sampling_bits, model_bits
         self._account = account
@@ -125,17 +127,21 @@ class Gate:
             self._look_again(self._queries)  # before the charge
         event = self._sampler.event(positive("noise_multiplier", noise_multiplier))
         receipt = self._account.pay(event)
-        indices = self._sampler.draw(number, self._sampling_bits)
-        groups = self._clipping.deal(indices.size, self._batch_size, self._sampling_bits)
-        clipped = self._clipped(indices, groups, whitening)
+        drawn = self._sampler.draw(number, self._sampling_bits)
+        rows, owners = self._units.rows(drawn, self._sampling_bits)
+        if owners is None:
+            groups = self._clipping.deal(rows.size, self._batch_size, self._sampling_bits)
+        else:
+            groups = torch.from_numpy(owners)
+        clipped = self._clipped(rows, groups, whitening)
         release = self._noise.release(clipped, receipt, self._terms)
         return geometry.restore(release, whitening)
 
     def squares(self, bound: float, noise_multiplier: float, population: float) -> Release:
-        """Return a release of sum_i min(g_ij^2, bound) over all records, coordinate by coordinate.
+        """Return a release of sum_i min(g_ij^2, bound) over all units, coordinate by coordinate.
 
-        The gradients are those at the model's current parameters; the release's `gradient` is the
-        average over `population`, a public number of records.
+        The gradients are those at the model's current parameters, averaged over the rows of a unit;
+        the release's `gradient` is the average over `population`, a public number of units.
 
         Raises:
             BudgetExceeded: before any record is read.
@@ -155,19 +161,31 @@ class Gate:
             yield streams
 
     def _all_rows(self, streams: HiddenStreams) -> Iterator[Tensor]:
-        """Yield the gradients of all records as rows; one that fails is left out, as zero."""
-        room = _GRADIENT_BYTES // (8 * self._parameters.size)
-        count = max(1, min(_RECORDS_AT_A_TIME, room))
-        for start in range(0, self._records.size, count):
-            indices = np.arange(start, min(start + count, self._records.size))
-            batch, _ = self._records.read(indices, streams)
+        """Yield the gradients of all units as rows; what fails is left out, as zero."""
+        room = _GRADIENT_BYTES // (8 * self._parameters.size * self._units.rows_per_unit)
+        count = max(1, min(_UNITS_AT_A_TIME, room))
+        for start in range(0, self._units.size, count):
+            some = np.arange(start, min(start + count, self._units.size))
+            indices, owners = self._units.rows(some, self._sampling_bits)
+            batch, found = self._records.read(indices, streams)
             if batch is None:
                 continue
-            some = self._rows(batch)
-            if some is None:
-                singles = [self._rows(one) for one in batch.chunks(1)]
-                some = [rows for one in singles if one is not None for rows in one]
-            yield from some
+            if owners is None:
+                yield from self._gradients(batch)
+                continue
+            of = owners[found]
+            for unit in np.unique(of):
+                own = batch.at(torch.from_numpy(np.flatnonzero(of == unit)))
+                yield from averages(self._gradients(own), torch.zeros(own.size))
+
+    def _gradients(self, batch: Batch) -> list[Tensor]:
+        """Return the gradients of records as rows; those of records that fail are zero."""
+        some = self._rows(batch)
+        if some is not None:
+            return some
+        singles = [self._rows(one) for one in batch.chunks(1)]
+        none = self._parameters.zeros()[None]
+        return [rows for one in singles for rows in ([none] if one is None else one)]
 
     def _rows(self, batch: Batch) -> list[Tensor] | None:
         """Return the gradients of some records as rows, None if one of them makes it fail."""

@@ -373,6 +373,8 @@ class PrivateLoop:
         example: Any = None,
         weight_decay: float = 0.0,
         public_term: Any = None,
+        groups: Any = None,
+        rows_per_unit: int | None = None,
     ) -> None:
         settings = Settings(
             batch_size=batch_size,
@@ -391,6 +393,8 @@ class PrivateLoop:
             collate=collate,
             example=example,
             objective=objective(weight_decay, public_term),
+            groups=groups,
+            rows_per_unit=rows_per_unit,
         )
         self._clip = positive("clip", clip)
         if not isinstance(model, nn.Module):

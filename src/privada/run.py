@@ -17,6 +17,7 @@ from torch import nn
 from privada import data as private_data
 from privada.accounting import Budget, Ledger, Statement, epsilon_of, events
 from privada.accounting.events import Tally
+from privada.accounting.ledger import ROW, all_rows_of
 from privada.clipping import Batch, Clipping, Engine, make_engine, refuse_mixing_layers
 from privada.clipping.batch import call, scaled
 from privada.clipping.clips import THRESHOLD, checked
@@ -73,6 +74,8 @@ class Settings:
     collate: private_data.Collate | None = None
     example: Any = None
     objective: Objective = field(default_factory=Objective)
+    groups: Any = None
+    rows_per_unit: int | None = None
 
     def __post_init__(self) -> None:
         self._number("batch_size", positive)
@@ -113,6 +116,8 @@ class Settings:
                     f"{shown(self.population)}. Give the public number of records."
                 )
         words("unit", self.unit)
+        if self.groups is not None and self.unit == "record":
+            object.__setattr__(self, "unit", "person")
         if self.run is not None:
             words("run", self.run)
         if self.seed is not None:
@@ -181,7 +186,11 @@ class Run:
             collate=settings.collate,
             example=settings.example,
         )
-        settings.sampling.among(self.records.size, settings.batch_size, settings.population)
+        self.units = private_data.units_of(
+            self.records.size, settings.groups, settings.rows_per_unit
+        )
+        self.clipping = self.clipping.of_units() if self.units.grouped else self.clipping
+        settings.sampling.among(self.units.size, settings.batch_size, settings.population)
         self.parameters.epoch = math.ceil(self.population / settings.batch_size)
         self.steps = settings.steps or math.ceil(
             settings.epochs * self.population / settings.batch_size  # type: ignore[operator]
@@ -197,11 +206,11 @@ class Run:
             parts,
             self.parameters,
             participation=settings.sampling,
-            units=self.records.size,
+            units=self.units.size,
             batch_size=settings.batch_size,
             steps=self.steps,
             clip=clip,
-            clipping=clipping,
+            clipping=self.clipping,
             population=settings.population,
         )
         self.done = done
@@ -210,6 +219,7 @@ class Run:
         self.prepared = False
         self._try_model(model, loss)
         self.ledger = self._open_ledger()
+        self.ledger.check_unit(self._charged_unit)
         self.delta = self._find_delta()
         self.run = resumed or settings.run or f"{name}-{os.urandom(4).hex()}"
         self.mechanism = self._calibrated()
@@ -231,11 +241,16 @@ class Run:
             model_bits=self.bits["model"],
             noise=self.noise,
             account=Account(
-                self.ledger, run=self.run, limit=settings.budget, upcoming=self._upcoming
+                self.ledger,
+                run=self.run,
+                limit=settings.budget,
+                upcoming=self._upcoming,
+                unit=self._charged_unit,
             ),
+            units=self.units,
             clip=clip,
             batch_size=settings.batch_size,
-            clipping=clipping,
+            clipping=self.clipping,
             state=self._state,
             look_again=self._look_again,
         )
@@ -244,8 +259,13 @@ class Run:
 
     @property
     def population(self) -> int:
-        """The public number of records."""
-        return self.settings.population or self.records.size
+        """The public number of units."""
+        return self.settings.population or self.units.size
+
+    @property
+    def _charged_unit(self) -> str:
+        """What one unit of the charged events is, as the ledger knows it."""
+        return all_rows_of(self.settings.unit) if self.units.grouped else ROW
 
     def _try_model(self, model: nn.Module, loss: Loss) -> None:
         """Run the model on made-up examples, so that faults show before anything is charged."""
@@ -322,7 +342,7 @@ class Run:
     def _make_engine(self, model: nn.Module, loss: Loss) -> Engine:
         """Return the engine; rows of a sparse matrix stay sparse where the model allows it."""
         how, example = self.settings.engine, private_data.made_up(self.records)
-        expected = self.settings.batch_size
+        expected = self.settings.batch_size * self.units.rows_per_unit
         if example.sparse:
             if how in ("auto", "one-pass"):
                 with contextlib.suppress(ArgumentError):
@@ -559,17 +579,27 @@ class Run:
 
     def _assumptions(self) -> list[str]:
         unit, settings = self.settings.unit, self.settings
+        counted = f"{unit}s" if self.units.grouped else "records"
         if settings.population is None:
             public = (
-                f"The number of records, {self.population:,}, is public: it sets the sampling rate."
+                f"The number of {counted}, {self.population:,}, is public: it sets the sampling "
+                "rate."
             )
         else:
             public = (
                 f"The sampling rate is set from a public population of {settings.population:,}, "
-                "not from the number of records."
+                f"not from the number of {counted}."
             )
+        if self.units.grouped:
+            whose = (
+                f"Each {unit}: all their rows, which are those with one identifier in groups; no "
+                f"{unit} has two. A look takes at most {self.units.rows_per_unit} of them, chosen "
+                "afresh, and bounds the average of their gradients."
+            )
+        else:
+            whose = f"Each {unit} is one row of the data and shares no row with another."
         listed = [
-            f"Each {unit} is one row of the data and shares no row with another.",
+            whose,
             public,
             "The model's first parameters, the method, its settings and the number of steps were "
             "chosen without looking at these records, or by looks that this ledger lists.",

@@ -76,6 +76,10 @@ class Trainer:
         public_term: what else is added to the loss, without looking at records: a function of the
             model that returns one number, one of `pv.objective`, or a list of them. Its gradient
             is added after the release, costs nothing and is not clipped.
+        groups: one identifier for each row: the promise is then for all rows of a person, not for a
+            row. `batch_size` counts persons.
+        rows_per_unit: how many rows of a person a step looks at, at most, by default 8; they are
+            chosen afresh each time, and their average gradient is clipped once.
 
     Guarantee: the sequence of all models during training, and everything derived from it, is
     (epsilon, delta)-differentially private as `statement()` says, `epsilon()` being that of
@@ -131,6 +135,8 @@ class Trainer:
         example: Any = None,
         weight_decay: float = 0.0,
         public_term: Any = None,
+        groups: Any = None,
+        rows_per_unit: int | None = None,
     ) -> None:
         if not isinstance(method, Method):
             raise ArgumentError(
@@ -160,6 +166,8 @@ class Trainer:
             collate=collate,
             example=example,
             objective=objective(weight_decay, public_term),
+            groups=groups,
+            rows_per_unit=rows_per_unit,
         )
         self.model, self.method = model, method
         self._fingerprint = {
@@ -172,6 +180,8 @@ class Trainer:
             "noise_multiplier": noise_multiplier,
             "seed": seed,
             "objective": settings.objective.describe() or None,
+            "rows_per_unit": rows_per_unit,
+            "unit": None if groups is None else settings.unit,
         }
         saved = None if resume is None else checkpoint.read(resume, self._fingerprint)
         self._step = 0 if saved is None else whole("step", saved["step"], least=0)

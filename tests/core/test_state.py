@@ -881,7 +881,10 @@ def test_scores_on_a_data_set_that_carries_something_are_not_released() -> None:
     ledger = pv.Ledger(None)
     scorer = Scorer(
         load(dataset, torch.float32, torch.device("cpu"), example=EXAMPLE),
-        pv.selection.accuracy(), population=20, account=Account(ledger, run="a"), noise=GaussianNoise(),
+        pv.selection.accuracy(),
+        population=20,
+        account=Account(ledger, run="a"),
+        noise=GaussianNoise(),
         model_bits=SecureBits(),
     )  # fmt: skip
     with pytest.raises(pv.ModelError, match="changed while they ran on records"):

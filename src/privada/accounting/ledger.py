@@ -24,8 +24,16 @@ from privada.core.validation import one_of, whole, words
 __all__ = ["PURPOSES", "Charge", "Ledger", "Reservation"]
 
 PURPOSES = ("training", "tuning", "statistics", "validation")
+# What a charge protects unless it says otherwise, and the label under which another unit is noted.
+ROW = "row"
+_UNIT = "the unit of privacy"
 
 Plan = Mapping[DpEvent, int] | Callable[[], Mapping[DpEvent, int]] | None
+
+
+def all_rows_of(unit: str) -> str:
+    """Return the unit of charges that protect all rows of a person, in the ledger's words."""
+    return f"{unit} (all their rows)"
 
 
 class _Account:
@@ -124,6 +132,7 @@ class Ledger:
         )
         # what is here is read and written within the storage's `reading` and `writing` alone
         self._version: tuple[int, int] | None = None
+        self._unit: str | None = None
         self._all = _Account()
         self._runs: dict[str, _Account] = {}
         # what this process has charged and not given back, and what is still to be added to that
@@ -207,35 +216,68 @@ class Ledger:
         purpose: str = "training",
         plan: Plan = None,
         limit: Budget | None = None,
+        unit: str = ROW,
     ) -> Reservation:
         """Charge events, durably, before they run; return the reservation.
 
         `plan` is everything the caller expects to charge from here on, this charge included, or a
         function that returns it: if all of it fits the budget, later charges within it are not
         computed again. `limit` is the run's own budget: all that the ledger holds under the run's
-        name, for whichever purpose and by whichever process, may cost no more than that.
+        name, for whichever purpose and by whichever process, may cost no more than that. `unit` is
+        what one record of the charged events stands for: a row, or all rows of a person.
 
-        Guarantee: when this returns, the charge survives a crash. When it raises, nothing was
-        charged.
+        Guarantee: a ledger's charges are all for one unit, that of the first: costs for different
+        units do not add up. When this returns, the charge survives a crash. When it raises, nothing
+        was charged.
 
         Raises:
             BudgetExceeded: the ledger's budget, or the run's own, does not allow it.
-            LedgerError: the file cannot be written.
+            LedgerError: the file cannot be written, or holds charges for another unit.
         """
         run, purpose = words("run", run), one_of("purpose", purpose, PURPOSES)
+        words("unit", unit)
         _check_budget("limit", limit)
         added = _tally(charged)
         with self._storage.writing("charge") as connection:
             self._refresh(connection)
+            self._check_unit(unit)
             own = self._runs.setdefault(run, _Account())
             self._all.certify(added, plan, self.budget, f"the budget of ledger {self.name!r}")
             if limit is not None:
                 own.certify(added, plan, limit, f"the own budget of run {run!r}")
+            if unit != ROW and self._unit is None:
+                self._storage.give(connection, _UNIT, unit)
             self._storage.add(connection, run, purpose, added)
             self._all.totals.update(added)
             own.totals.update(added)
+        self._unit = None if unit == ROW else unit
         self._committed.append((run, added))
         return issue(self, run, purpose, added)
+
+    @property
+    def unit(self) -> str | None:
+        """What the charges protect: a row, or all rows of what it names; None before the first."""
+        with self._storage.reading() as connection:
+            self._refresh(connection)
+            return self._held_unit()
+
+    def _held_unit(self) -> str | None:
+        return self._unit or (ROW if +self._all.totals else None)
+
+    def check_unit(self, unit: str) -> None:
+        """Raise if the ledger holds charges for another unit."""
+        with self._storage.reading() as connection:
+            self._refresh(connection)
+            self._check_unit(unit)
+
+    def _check_unit(self, unit: str) -> None:
+        held = self._held_unit()
+        if held not in (None, unit):
+            raise LedgerError(
+                f"Expected charges for each {held}, as ledger {self.name!r} holds them, got one "
+                f"for each {unit}: costs for different units do not add up. Use one ledger for "
+                "each unit of privacy. Nothing was charged and no data was read."
+            )
 
     def refund(self, reservation: Reservation) -> None:
         """Give back what was charged and, as its reservation says, certainly never used.
@@ -277,6 +319,7 @@ class Ledger:
             runs.setdefault(charge.run, Counter())[charge.event] += charge.count
         self._refuse_older(runs)
         self._all.renew(totals)
+        self._unit = self._storage.given(connection, _UNIT)
         for run, own in runs.items():
             self._runs.setdefault(run, _Account()).renew(own)
         self._version = version
@@ -440,6 +483,7 @@ class Prepaid(Ledger):
         purpose: str = "training",
         plan: Plan = None,
         limit: Budget | None = None,
+        unit: str = ROW,
     ) -> Reservation:
         """Charge events that the allowance covers."""
         added = _tally(charged)
@@ -449,7 +493,9 @@ class Prepaid(Ledger):
                     "Expected no more than what was paid for in advance, got a charge for "
                     f"{_in_words(added)} beyond it. Nothing was charged and no data was read."
                 )
-            return super().charge(added, run=run, purpose=purpose, plan=plan, limit=limit)
+            return super().charge(
+                added, run=run, purpose=purpose, plan=plan, limit=limit, unit=unit
+            )
 
 
 def _in_words(tally: Tally) -> str:

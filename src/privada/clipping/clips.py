@@ -7,7 +7,7 @@ number of its terms, which it is divided by.
 
 import math
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Protocol, runtime_checkable
 
@@ -118,8 +118,9 @@ class Clipping:
     """How a sum is made in which no record counts for much: a bound, over micro-batches or not.
 
     `bound` says how one gradient is bounded. With a `size`, the gradients of about so many records
-    are averaged and the averages are bounded. `threshold`, `automatic`, `ellipsoid` and
-    `microbatches` make the usual ones.
+    are averaged and the averages are bounded. `by_unit` says that the rows of a unit are averaged
+    and bounded together. `threshold`, `automatic`, `ellipsoid` and `microbatches` make the usual
+    ones.
 
     Guarantee: adding or removing one record moves the sum by at most `sensitivity(clip)` in
     Euclidean norm, in the whitened space: by `clip` where records are bounded one by one, and by
@@ -140,6 +141,7 @@ class Clipping:
 
     bound: Bound
     size: int | None = None
+    by_unit: bool = False
 
     def __post_init__(self) -> None:
         if isinstance(self.bound, type) or not isinstance(self.bound, Bound):
@@ -149,12 +151,22 @@ class Clipping:
             )
         if self.size is not None:
             whole("size", self.size, remedy="It is the number of records in a micro-batch.")
+            if self.by_unit:
+                raise ArgumentError(
+                    f"Expected a clipping of single units with groups, got micro-batches of "
+                    f"{self.size}. Use threshold(), automatic() or ellipsoid()."
+                )
 
     @cached_property
     def by_norm(self) -> ByNorm | None:
         """The bound, if norms of single records' gradients are all that it needs."""
         bound = self.bound
-        return bound if self.size is None and isinstance(bound, ByNorm) else None
+        alone = self.size is None and not self.by_unit
+        return bound if alone and isinstance(bound, ByNorm) else None
+
+    def of_units(self) -> "Clipping":
+        """Return the same for units of several rows: their average gradient is what is bounded."""
+        return replace(self, by_unit=True)
 
     def sensitivity(self, clip: float) -> float:
         """Return by how much one record more or less can move the sum."""
@@ -195,11 +207,11 @@ class Clipping:
     ) -> None:
         """Add the bounded sum of gradients that come as rows, some at a time.
 
-        `groups` has the group of each row, ascending; it matters to micro-batches alone. Without
-        it each row is a group by itself.
+        `groups` has the micro-batch or the unit of each row, ascending. Without it each row is a
+        group by itself.
         """
-        if self.size is not None and groups is not None:
-            rows = _averages(rows, groups)
+        if groups is not None and (self.by_unit or self.size is not None):
+            rows = averages(rows, groups)
         for some in rows:
             with torch.autocast(total.device.type, enabled=False):
                 total += self.bound.sum_of(some, whitening, clip)
@@ -211,7 +223,7 @@ class Clipping:
         return micro if self.bound == Threshold() else f"{self.bound!r} of {micro}"
 
 
-def _averages(rows: Iterable[Tensor], groups: Tensor) -> Iterator[Tensor]:
+def averages(rows: Iterable[Tensor], groups: Tensor) -> Iterator[Tensor]:
     """Yield the averages over rows of one group, in float64, as soon as a group is complete."""
     start = 0
     held: tuple[int, Tensor, Tensor] | None = None

@@ -147,7 +147,8 @@ def _tried(
             engine = OnePassEngine(model, loss, parameters, example, expected=expected)
         hold_to_the_loop(engine, loss, parameters, example)
         if clipping.by_norm is None:  # it needs gradients, which are made in another way
-            engine.clipping = clipping
+            # gradients of units are bounded as others are: a threshold leaves those as they are
+            engine.clipping = THRESHOLD.of_units() if clipping.by_unit else clipping
             hold_to_the_loop(engine, loss, parameters, example)
         engine.clipping = clipping
         if not engine.uses_parameters:

@@ -12,6 +12,7 @@ from typing import Any
 from dp_accounting import DpEvent
 
 from privada.accounting import Budget, Ledger, Reservation
+from privada.accounting.ledger import ROW
 from privada.accounting.storage import Busy
 from privada.core.errors import BudgetExceeded, LedgerError
 from privada.core.receipts import Receipt
@@ -34,6 +35,7 @@ class Account:
         limit: the run's own budget, within that of the ledger.
         upcoming: says what the next so many releases will be, all that are left for -1; charges
             are then made in small blocks ahead of their use.
+        unit: what one record of the charged events stands for.
 
     Guarantee: a receipt is given out after its charge is durable, and once. What a crash leaves of
     a block stays charged. A copy, a pickle or a fork of an account owns no part of a block and pays
@@ -59,8 +61,9 @@ class Account:
         purpose: str = "training",
         limit: Budget | None = None,
         upcoming: Callable[[int], Mapping[DpEvent, int]] | None = None,
+        unit: str = ROW,
     ) -> None:
-        self.ledger, self.run, self._purpose = ledger, run, purpose
+        self.ledger, self.run, self._purpose, self._unit = ledger, run, purpose, unit
         self._limit, self._upcoming = limit, upcoming
         self._drop_reservations()
 
@@ -161,7 +164,12 @@ class Account:
         For what is paid for as a whole, such as a search; `pay` is for single releases.
         """
         return self.ledger.charge(
-            charged, run=self.run, purpose=self._purpose, plan=plan, limit=self._limit
+            charged,
+            run=self.run,
+            purpose=self._purpose,
+            plan=plan,
+            limit=self._limit,
+            unit=self._unit,
         )
 
     def refund_unused(self) -> None:
