@@ -22,6 +22,7 @@ from privada.accounting import Budget, Ledger, Statement
 from privada.core.errors import ArgumentError
 from privada.core.randomness import make_bits
 from privada.core.validation import one_of, whole
+from privada.data import units_of
 from privada.methods import Method
 from privada.models import Architecture
 from privada.noise.hidden import hidden_generator
@@ -62,6 +63,7 @@ class _Private(fits.Kin, BaseEstimator):  # type: ignore[misc]
         seed: int | None = None,
         unit: str = "record",
         progress: bool = False,
+        rows_per_unit: int | None = None,
     ) -> None:
         self.epsilon, self.delta = epsilon, delta
         self.method, self.model, self.hidden = method, model, hidden
@@ -69,11 +71,20 @@ class _Private(fits.Kin, BaseEstimator):  # type: ignore[misc]
         self.lr, self.clip, self.ledger = lr, clip, ledger
         self.preprocessing, self.seed = preprocessing, seed
         self.unit, self.progress = unit, progress
+        self.rows_per_unit = rows_per_unit
 
     # ------------------------------------------------------------------ fitting
 
-    def _train(self, inputs: Any, targets: NDArray[Any], outputs: int, loss: nn.Module) -> None:
-        records = int(inputs.shape[0])
+    def _train(
+        self,
+        inputs: Any,
+        targets: NDArray[Any],
+        outputs: int,
+        loss: nn.Module,
+        groups: Any,
+    ) -> None:
+        rows_per_unit = None if groups is None else self.rows_per_unit
+        records = units_of(int(inputs.shape[0]), groups, rows_per_unit).size
         seed = None if self.seed is None else whole("seed", self.seed, least=0)
         prepared = self._preparation(inputs, targets)
         seen = fits.digest(inputs, targets) if seed is None else None
@@ -97,6 +108,8 @@ class _Private(fits.Kin, BaseEstimator):  # type: ignore[misc]
                 ledger=ledger,
                 seed=seed,
                 unit=self.unit,
+                groups=groups,
+                rows_per_unit=rows_per_unit,
             ).fit(progress=self.progress)
         self.model_ = module.eval()
         self.method_, self.batch_size_ = chosen.method, chosen.batch_size
@@ -323,6 +336,8 @@ class PrivateClassifier(ClassifierMixin, _Private):  # type: ignore[misc]
             ensembles of scikit-learn set each random_state that they find.
         unit: what one record stands for, in the statement's words.
         progress: show a bar.
+        rows_per_unit: with `fit(X, y, groups=...)`, how many rows of a person a step looks at, at
+            most; 8 by default.
 
     Attributes:
         statement_: what was promised, what it cost and what it rests on.
@@ -375,21 +390,26 @@ class PrivateClassifier(ClassifierMixin, _Private):  # type: ignore[misc]
         seed: int | None = None,
         unit: str = "record",
         progress: bool = False,
+        rows_per_unit: int | None = None,
     ) -> None:
         super().__init__(
             epsilon, delta=delta, method=method, model=model, hidden=hidden, bounds=bounds,
             batch_size=batch_size, epochs=epochs, lr=lr, clip=clip, ledger=ledger,
             preprocessing=preprocessing, seed=seed, unit=unit, progress=progress,
+            rows_per_unit=rows_per_unit,
         )  # fmt: skip
         self.classes = classes
 
-    def fit(self, X: Any, y: Any, **unsupported: Any) -> Self:
-        """Train on private records."""
+    def fit(self, X: Any, y: Any, *, groups: Any = None, **unsupported: Any) -> Self:
+        """Train on private records.
+
+        With `groups`, one identifier for each row, the promise is for all rows of a person.
+        """
         _refuse_weights(unsupported)
         X, y = self._checked(X, y)
         check_classification_targets(y)
         self.classes_, numbers = self._numbered(y)
-        self._train(X, numbers, len(self.classes_), nn.CrossEntropyLoss())
+        self._train(X, numbers, len(self.classes_), nn.CrossEntropyLoss(), groups)
         return self
 
     def _numbered(self, labels: Any) -> tuple[NDArray[Any], NDArray[np.int64]]:
@@ -468,20 +488,25 @@ class PrivateRegressor(RegressorMixin, _Private):  # type: ignore[misc]
         seed: int | None = None,
         unit: str = "record",
         progress: bool = False,
+        rows_per_unit: int | None = None,
     ) -> None:
         super().__init__(
             epsilon, delta=delta, method=method, model=model, hidden=hidden, bounds=bounds,
             batch_size=batch_size, epochs=epochs, lr=lr, clip=clip, ledger=ledger,
             preprocessing=preprocessing, seed=seed, unit=unit, progress=progress,
+            rows_per_unit=rows_per_unit,
         )  # fmt: skip
         self.target_bounds = target_bounds
 
-    def fit(self, X: Any, y: Any, **unsupported: Any) -> Self:
-        """Train on private records."""
+    def fit(self, X: Any, y: Any, *, groups: Any = None, **unsupported: Any) -> Self:
+        """Train on private records.
+
+        With `groups`, one identifier for each row, the promise is for all rows of a person.
+        """
         _refuse_weights(unsupported)
         X, y = self._checked(X, y, y_numeric=True)
         targets = unquoted(lambda: np.asarray(y, dtype=np.float64))
-        self._train(X, targets, 1, nn.MSELoss())
+        self._train(X, targets, 1, nn.MSELoss(), groups)
         return self
 
     def _scaled_targets(self, targets: NDArray[Any]) -> NDArray[Any]:

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from privada.accounting import Ledger
-from privada.accounting.ledger import Charge
+from privada.accounting.ledger import ROW, Charge
 from privada.core.errors import ArgumentError, BudgetExceeded
 
 Hashes = NDArray[np.uint64]
@@ -162,6 +162,7 @@ class _Look:
     ledger: str | None
     name: str
     charges: tuple[Charge, ...] = field(default=())
+    unit: str = ROW
     under_way: bool = True
 
 
@@ -267,6 +268,7 @@ def counted(seen: Digest, family: str, ledger: Ledger, *, shared: bool) -> Itera
         with _lock:
             own.under_way = False
             own.charges = () if shared else ledger.charges()
+            own.unit = ledger.unit or ROW
             if own in _looks and not (own.charges or (shared and ledger.totals())):
                 _looks.remove(own)
 
@@ -281,7 +283,12 @@ def _adopt(look: _Look, ledger: Ledger, own: _Look) -> None:
     try:
         while look.charges:
             charge, *rest = look.charges
-            ledger.charge({charge.event: charge.count}, run=charge.run, purpose=charge.purpose)
+            ledger.charge(
+                {charge.event: charge.count},
+                run=charge.run,
+                purpose=charge.purpose,
+                unit=look.unit,
+            )
             look.charges = tuple(rest)
     except BudgetExceeded as error:
         raise BudgetExceeded(
