@@ -603,7 +603,7 @@ class Run:
             public,
             "The model's first parameters, the method, its settings and the number of steps were "
             "chosen without looking at these records, or by looks that this ledger lists.",
-            "The records' shapes and types, and the range of labels and token numbers, are public.",
+            "The records' names, shapes and types, and the range of labels and tokens, are public.",
         ]
         if isinstance(self.records, private_data.DatasetRecords):
             listed.append(

@@ -531,7 +531,7 @@ def _statement(search: Runs, now: State, ledger: Ledger) -> Statement:
         search.parts.words,
         "The candidates, their first parameters and the terms of the search were chosen without "
         "looking at these records, or by looks that this ledger lists.",
-        "The records' shapes and types, and the range of labels and token numbers, are public.",
+        "The records' names, shapes and types, and the range of labels and tokens, are public.",
     ]
     if not terms.all_released:
         listed.append(
