@@ -275,6 +275,37 @@ def test_a_loop_protects_persons(tmp_path):
     assert loop.statement().unit == "person"
 
 
+@pytest.mark.parametrize("kind", [pv.PrivateClassifier, pv.PrivateRegressor])
+def test_estimators_protect_persons(kind, tmp_path):
+    ids = np.repeat(np.arange(60), 5)
+    random = np.random.default_rng(0)
+    rows, targets = random.normal(size=(300, 3)), np.tile([0, 1], 150)
+    path = tmp_path / "visits.ledger"
+    made = kind(2.0, delta=1e-3, epochs=2, rows_per_unit=3, ledger=path).fit(
+        rows, targets, groups=ids
+    )
+    said = made.statement_
+    assert said.unit == "person"
+    assert any("at most 3 of them" in each for each in said.assumptions)
+    assert any("number of persons, 60" in each for each in said.assumptions)
+    assert pv.Ledger(path).unit == "person (all their rows)"
+    with pytest.raises(LedgerError, match="different units"):
+        kind(2.0, delta=1e-3, epochs=2, ledger=path).fit(rows, targets)
+
+
+def test_a_fit_of_persons_is_adopted_as_one_of_persons(tmp_path):
+    """A later ledger is first charged for what was fitted without one, for the same unit."""
+    ids, random = np.repeat(np.arange(60), 5), np.random.default_rng(1)
+    rows, targets = random.normal(size=(300, 3)), np.tile([0, 1], 150)
+    made = pv.PrivateClassifier(1.0, delta=1e-3, epochs=1)
+    made.fit(rows, targets, groups=ids)
+    ledger = pv.Ledger(tmp_path / "a.ledger", pv.Budget(5.0, 1e-3))
+    again = pv.PrivateClassifier(1.0, delta=1e-3, epochs=1, ledger=ledger)
+    again.fit(rows, targets, groups=ids)
+    assert ledger.unit == "person (all their rows)"
+    assert again.epsilon_ > 1.2
+
+
 def test_names_serve_as_identifiers():
     named = np.array(["ann", "bob"])[IDS % 2]
     assert units_of(ROWS, named, None).size == 2
