@@ -151,7 +151,7 @@ TAKEN = {
     **{
         name: {"None"}
         for name in ("tolerance", "power", "divisor", "alpha", "onto", "weight", "epochs",
-                     "population", "budget", "controller")
+                     "population", "budget", "controller", "groups", "rows_per_unit")
     },
     **{name: {"beyond floats"} for name in ("plain", "dimensions", "every")},
     **{name: {"None", "beyond floats"} for name in ("freeze", "epoch", "microbatch", "seed")},
@@ -159,6 +159,8 @@ TAKEN = {
     "adaptive": {"a bool", "beyond floats"},
     "public": set(RUBBISH),
     "unit": {"words"},
+    # a function of the model is tried on the model, in tests of its own
+    "public_term": {"None", "a function of words", "a function that raises"},
 }  # fmt: skip
 
 

@@ -145,7 +145,9 @@ def test_a_wrong_weight_decay_is_refused(wrong):
     ("wrong", "error", "words"),
     [
         (3.0, ArgumentError, "function of the model"),
+        (nn.Linear, ArgumentError, "function of the model"),
         (lambda model: 3.0, ModelError, "one number"),
+        (lambda model: 1 / 0, ModelError, "failed with: division by zero"),
         (lambda model: model[0].weight, ModelError, "one number"),
         (lambda model: torch.zeros(()), ModelError, "depend on the model's trainable"),
         (lambda model: model[0].weight.detach().sum(), ModelError, "depend on the model's"),

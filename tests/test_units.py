@@ -7,7 +7,7 @@ from torch import nn
 
 import privada as pv
 from privada.accounting import epsilon_of, events
-from privada.core.errors import ArgumentError, DataError, LedgerError
+from privada.core.errors import ArgumentError, LedgerError
 from privada.core.randomness import SecureBits, SeededBits
 from privada.core.tensors import Parameters
 from privada.data import GroupedUnits, RowUnits, units_of
@@ -323,9 +323,9 @@ def test_names_serve_as_identifiers():
         (IDS, 2.5, ArgumentError, "rows_per_unit"),
         ("abc", None, ArgumentError, "one identifier for each row"),
         (3, None, ArgumentError, "one identifier for each row"),
-        ([None] * ROWS, None, DataError, "missing"),
-        ([float("nan")] * ROWS, None, DataError, "missing"),
-        ([[1]] * ROWS, None, DataError, "one number or text"),
+        ([None] * ROWS, None, ArgumentError, "missing"),
+        ([float("nan")] * ROWS, None, ArgumentError, "missing"),
+        ([[1]] * ROWS, None, ArgumentError, "one number or text"),
     ],
 )
 def test_wrong_groups_are_refused_before_anything_is_charged(groups, rows_per_unit, error, words):

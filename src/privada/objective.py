@@ -11,7 +11,7 @@ from typing import Any, Protocol, runtime_checkable
 import torch
 from torch import Tensor, nn
 
-from privada.core.errors import ArgumentError, ModelError
+from privada.core.errors import ArgumentError, ModelError, PrivadaError
 from privada.core.tensors import Parameters
 from privada.core.validation import not_negative, shown
 
@@ -98,7 +98,7 @@ class ModelTerm:
     name: str = "a public term"
 
     def __post_init__(self) -> None:
-        if not callable(self.function):
+        if not callable(self.function) or isinstance(self.function, type):
             raise ArgumentError(
                 "Expected public_term to be a function of the model that returns one number, got "
                 f"public_term={shown(self.function)}."
@@ -107,7 +107,7 @@ class ModelTerm:
     def gradient(self, model: nn.Module, parameters: Parameters) -> Tensor:
         """Return the gradient of the function at the current parameters."""
         with torch.enable_grad(), parameters.trainable() as tensors:
-            value = self.function(model)
+            value = self._value(model)
             if not isinstance(value, Tensor) or value.numel() != 1:
                 got = tuple(value.shape) if isinstance(value, Tensor) else type(value).__name__
                 raise ModelError(
@@ -130,6 +130,16 @@ class ModelTerm:
                 "the term, or take a smaller learning rate."
             )
         return total
+
+    def _value(self, model: nn.Module) -> Any:
+        try:
+            return self.function(model)
+        except PrivadaError:
+            raise
+        except Exception as error:  # whatever a user's function raises: it sees no record
+            raise ModelError(
+                f"Expected public_term to be a function of the model, but it failed with: {error}."
+            ) from error
 
     def describe(self) -> str:
         """Return it in words."""

@@ -395,7 +395,7 @@ class Run:
             raise BudgetExceeded(
                 f"Expected something to be left of {settings.budget} for the first step, got an "
                 f"epsilon of {formatting.epsilon(before)} for what comes before it: "
-                f"{first} releases of second moments, and {sum(paid.values())} "
+                f"{first} releases of second moments, and {events.release_count(paid)} "
                 f"that run {self.run!r} was charged for already. Give them more noise or "
                 f"fewer rounds. {self._uncharged()}"
             )

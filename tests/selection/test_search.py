@@ -366,14 +366,14 @@ def test_state_needs_a_ledger_file(tmp_path):
 
 
 def test_the_split_is_drawn_by_coins_and_disjoint():
-    for sampling in ("poisson", "fixed-size"):
+    for sampling in (pv.participation.Poisson(), pv.participation.FixedSize()):
         found = searching.split(DATA, 0.25, sampling, lambda: searching.make_bits(1, "split"), None)
         kept = {row.tobytes() for row in found.train[0]}
         apart = {row.tobytes() for row in found.scored[0]}
         assert not kept & apart
         assert len(kept) + len(apart) == 400
         assert (found.population, found.scored_population) == (300, 100)
-        assert (len(apart) == 100) == (sampling == "fixed-size")
+        assert (len(apart) == 100) == sampling.fixed_count
 
 
 @pytest.mark.parametrize(

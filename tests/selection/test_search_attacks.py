@@ -20,7 +20,7 @@ import privada as pv
 from privada.core.randomness import SeededBits
 from privada.selection import runs
 from privada.selection import search as searching
-from privada.selection.candidates import charges_of
+from privada.selection.candidates import mechanism_of
 from privada.selection.stopping import draw_runs
 from privada.selection.terms import agree
 from tests.alarms import alarmed
@@ -376,7 +376,7 @@ def test_overlaps_through_subsets_are_refused():
 
 
 def test_the_cheapest_way_is_one_that_the_budget_reaches():
-    charges = [charges_of(recipe(1.0), 320, "poisson")]
+    charges = [mechanism_of(recipe(1.0), 320, pv.participation.Poisson()).charges_at]
     terms = agree(
         charges, how="cheapest", mean=10, shape=None, budget=pv.Budget(0.05, 1e-5),
         noise_multiplier=None, delta=None, score_noise=None, scored=True,

@@ -150,10 +150,13 @@ class Statement:
         for charge in self.charges:
             groups.setdefault((charge.run, charge.purpose), []).append(charge)
         for (run, purpose), members in groups.items():
-            count = sum(member.count for member in members)
+            failing = [m.event for m in members if not events.release_count({m.event: 1})]
+            members = [m for m in members if m.event not in failing] or members
+            count = events.release_count({m.event: m.count for m in members})
             what = events.describe(members[0].event)
             if len(members) > 1:
                 what += f", and {len(members) - 1} other settings"
+            what = "; ".join([what, *map(events.describe, failing)])
             mark = " (this run)" if run == self.run else ""
             releases = "one release" if count == 1 else f"{count:,} releases"
             lines.append(f"{purpose}, run {run}{mark}: {releases}; {what}.")

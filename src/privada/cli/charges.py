@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from privada.accounting import Ledger
+from privada.accounting import Ledger, events
 from privada.core.errors import LedgerError, PrivadaError
 
 
@@ -13,7 +13,11 @@ def count_charges(path: Path, run: str | None = None) -> int:
     if not path.is_file():
         return 0
     with Ledger(path) as ledger:
-        return sum(each.count for each in ledger.charges() if run in (None, each.run))
+        return sum(
+            events.release_count({each.event: each.count})
+            for each in ledger.charges()
+            if run in (None, each.run)
+        )
 
 
 def holds_charges(path: Path) -> bool:

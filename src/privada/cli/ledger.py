@@ -55,7 +55,7 @@ def contents(file: Path, delta: float | None) -> dict[str, Any]:
                 "Expected --delta, got none. This ledger has no budget to take it from."
             )
         at = budget.delta if delta is None and budget else probability("delta", delta)
-        spent = opened.epsilon(at)
+        spent, unit = opened.epsilon(at), opened.unit
         dataset = opened.dataset
     runs: dict[str, dict[Any, int]] = {}
     for charge in charges:
@@ -64,6 +64,7 @@ def contents(file: Path, delta: float | None) -> dict[str, Any]:
     comparable = budget is not None and at == budget.delta
     return {
         "dataset": dataset,
+        "unit": unit,
         "budget": None if budget is None else {"epsilon": budget.epsilon, "delta": budget.delta},
         "delta": at,
         "spent": spent,
@@ -93,6 +94,8 @@ def show(found: dict[str, Any], console: Console) -> None:
     limit = "no limit" if budget is None else f"of {formatting.epsilon(budget['epsilon'])}"
     delta = formatting.delta(found["delta"])
     print_line(console, f"{found['dataset']}: epsilon {spent} {limit} spent, at delta {delta}.")
+    if found["unit"] is not None:
+        print_line(console, f"Protects each {found['unit']}.")
     if found["left"] is not None:
         left = formatting.left(budget["epsilon"], found["spent"])
         print_line(
@@ -105,8 +108,9 @@ def show(found: dict[str, Any], console: Console) -> None:
         first, last = charge["first"], charge["last"]
         when = first if first == last else f"{first} to {last}"
         many = "release" if charge["count"] == 1 else "releases"
+        number = "" if charge["event"]["kind"] == "failure" else f"{charge['count']:,} {many}, "
         lines.setdefault(charge["run"], []).append(
-            f"  {charge['purpose']}: {charge['count']:,} {many}, {charge['what']}, {when}"
+            f"  {charge['purpose']}: {number}{charge['what']}, {when}"
         )
     for run, epsilon in found["runs"].items():
         print_line(console, f"\nRun {run}: epsilon {formatting.epsilon(epsilon)} alone")

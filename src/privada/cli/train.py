@@ -18,6 +18,7 @@ from privada import data as records
 from privada import defaults, tables
 from privada.accounting import Budget, Ledger, Statement
 from privada.accounting.events import Tally
+from privada.accounting.ledger import ROW
 from privada.cli import inputs
 from privada.cli.charges import count_charges, holds_charges
 from privada.cli.folders import LEDGER, refuse_taken
@@ -107,7 +108,7 @@ def _copied(path: Path, budget: Budget) -> Ledger:
         for charge in ledger.charges():
             held[charge.run, charge.purpose][charge.event] += charge.count
         for (run, purpose), tally in held.items():
-            copy.charge(tally, run=run, purpose=purpose)
+            copy.charge(tally, run=run, purpose=purpose, unit=ledger.unit or ROW)
     return copy
 
 

@@ -6,7 +6,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from privada.core.errors import ArgumentError, DataError
+from privada.core.errors import ArgumentError
 from privada.core.randomness import Bits, SeededBits, words
 from privada.core.validation import whole
 from privada.data.records import Indices
@@ -127,7 +127,7 @@ def _numbered(ids: Any) -> NDArray[np.int64]:
     found = []
     for value in values:
         if value is None or value != value or isinstance(value, (list, tuple, dict, set)):
-            raise DataError(
+            raise ArgumentError(
                 "Expected groups to have one number or text for each row, got something else, or a "
                 "missing one. Give every row the identifier of its unit."
             )

@@ -338,7 +338,7 @@ def charges(accounts: Sequence[Account]) -> Safe:
         listed, names = account.statement.charges, {}
         for entry in account.entries:
             names[entry.stated.run] = entry.name
-        total = sum(each.count for each in listed)
+        total = sum(events.release_count({each.event: each.count}) for each in listed)
         if len(accounts) > 1:
             parts.append(element("h3", f"{account.statement.dataset}, ledger {_ledger(account)}"))
         if not listed:
@@ -369,7 +369,7 @@ def _rows(listed: Sequence[Charge], names: dict[str, str]) -> list[list[Cell]]:
         known = names.get(run)
         shown = run if known is None or known == run else join(known, element("br"), _soft(run))
         for part in [[m] for m in members] if len(members) <= _LISTED_SETTINGS else [members]:
-            count = sum(each.count for each in part)
+            count = sum(events.release_count({each.event: each.count}) for each in part)
             what = events.describe(part[0].event)
             if len(part) > 1:
                 what = f"{len(part):,} kinds, of which the first: {what}"

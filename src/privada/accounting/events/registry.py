@@ -151,6 +151,11 @@ def relation_within(tallies: tuple[Items, ...]) -> str:
     return EITHER if alike else common_relation(inside)
 
 
+def release_count(counts: Mapping[DpEvent, int]) -> int:
+    """Return how many releases a tally has: a probability of failing goes with one, and is none."""
+    return sum(n for event, n in counts.items() if not kind_of(event).failure(event))
+
+
 def release_of(event: DpEvent) -> GaussianRelease | None:
     """Return what kind of Gaussian release an elementary event is, None if it is not one."""
     relation(event)
