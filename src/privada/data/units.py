@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from privada.core.errors import ArgumentError
 from privada.core.randomness import Bits, SeededBits, words
-from privada.core.validation import whole
+from privada.core.validation import shown, whole
 from privada.data.records import Indices
 
 # How many rows of a unit a step looks at, unless the user says otherwise.
@@ -144,8 +144,8 @@ def units_of(rows: int, groups: Any, rows_per_unit: int | None) -> Units:
     if groups is None:
         if rows_per_unit is not None:
             raise ArgumentError(
-                f"Expected rows_per_unit=None without groups, got rows_per_unit={rows_per_unit!r}. "
-                "Give groups, one identifier for each row."
+                "Expected rows_per_unit=None without groups, got rows_per_unit="
+                f"{shown(rows_per_unit)}. Give groups, one identifier for each row."
             )
         return RowUnits(rows)
     made = GroupedUnits(groups, ROWS_PER_UNIT if rows_per_unit is None else rows_per_unit)
