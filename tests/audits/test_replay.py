@@ -1,5 +1,6 @@
 """With identical releases, everything that a run shows is identical, whatever one record is."""
 
+import contextlib
 import dataclasses
 import functools
 import logging
@@ -17,7 +18,7 @@ import torch
 from torch import nn
 
 import privada as pv
-from privada import fits
+from privada import defaults, fits
 from privada.cli.app import main
 from tests.audits import replay
 from tests.releases import paid
@@ -423,11 +424,20 @@ def test_the_estimators(estimator, odd):
     assert audited(fitted, estimator, "dp-adam-wosm", odd) == []
 
 
-@pytest.mark.parametrize(
-    "name", [n for n in pv.methods.names() if "pub" not in n and n[:2] != "pd"]
-)
+ALONE = [n for n in pv.methods.names() if "pub" not in n and n[:2] != "pd"]
+
+
+@pytest.mark.parametrize("name", ALONE)
 def test_the_classifier_by_every_method_that_needs_no_public_examples(name):
     assert audited(fitted, "classifier", name, "huge") == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ALONE)
+@pytest.mark.parametrize("estimator", ["classifier", "regressor"])
+@pytest.mark.parametrize("odd", ROWS)
+def test_the_estimators_by_every_method(estimator, name, odd):
+    assert audited(fitted, estimator, name, odd) == []
 
 
 # ---------------------------------------------------------------------- the search
@@ -516,7 +526,17 @@ CELLS = {
 }
 
 
-def commanded(command, folder, odd):
+def _by_name():
+    """Return the methods that a command makes from a learning rate and a clip norm."""
+    for name in pv.methods.names():
+        with contextlib.suppress(pv.ArgumentError):
+            yield defaults.named(name, lr=0.1, clip=1.0).name
+
+
+COMMANDED = list(_by_name())
+
+
+def commanded(command, folder, odd, method="dp-adam-wosm"):
     """Run a command on a table in a folder that is not looked at, and return its exit code."""
     rng = np.random.default_rng(0)
     lines = ["age,ward,sick"]
@@ -528,7 +548,10 @@ def commanded(command, folder, odd):
     (folder / "t.csv").write_text("\n".join(lines) + "\n")
     (folder / "s.toml").write_text(SCHEMA)
     asked = [command, folder / "t.csv", "--schema", folder / "s.toml", "--epsilon", "3",
-             "--output", "out", "--epochs", "2", "--batch-size", "80"]  # fmt: skip
+             "--output", "out", "--epochs", "2", "--batch-size", "80",
+             "--method", method]  # fmt: skip
+    if command == "train" and method != "dp-adam-wosm":
+        asked += ["--lr", "0.1", "--clip", "1"]
     if command == "tune":
         asked += ["--set", "lr=0.1,1", "--set", "clip=1", "--how", "compose-pld",
                   "--validation", "0.5"]  # fmt: skip
@@ -556,6 +579,24 @@ def test_the_command_that_searches(odd, tables):
     assert ordinary(commanded, "tune", tables).result == {"code": 0}
     # who is trained on is drawn, so the record is exchanged for another and not left out
     assert exchanged(commanded, "tune", tables, odd, moves=2.0) == []
+
+
+def trained_by(name, folder, odd):
+    return commanded("train", folder, odd, name)
+
+
+def searched_for(name, folder, odd):
+    return commanded("tune", folder, odd, name)
+
+
+@pytest.mark.parametrize(("name", "odd"), crossed(COMMANDED, CELLS, 24))
+def test_the_command_that_trains_by_every_method(name, odd, tables):
+    assert audited(trained_by, name, tables, odd) == []
+
+
+@pytest.mark.parametrize(("name", "odd"), crossed(COMMANDED, CELLS, 24))
+def test_the_command_that_searches_by_every_method(name, odd, tables):
+    assert exchanged(searched_for, name, tables, odd, moves=2.0) == []
 
 
 # ---------------------------------------------------------------------- the audit itself
