@@ -26,8 +26,8 @@ NOT_COVERED = (
     "choosing features from it, or tuning on it elsewhere.",
     "Facts about the whole population that the model rightly learns, and what can be inferred "
     "about a person from those.",
-    "Groups: k records that belong to one person together have a weaker protection, about k times "
-    "the epsilon.",
+    "Groups: k of those that are protected together, such as a family, or several records of one "
+    "person where a record is protected, have a weaker protection, about k times the epsilon.",
     "The security of the machine that holds the data, and timing or memory side channels there.",
 )
 
