@@ -96,6 +96,30 @@ def test_the_values_that_carry_the_guarantee_are_made_in_one_place(made, where):
     assert makers == {where}
 
 
+def test_receipts_are_issued_for_reservations_alone():
+    issuers = set()
+    for path in files():
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "issue_receipt":
+                issuers.add(path.relative_to(SOURCE).as_posix())
+    assert issuers == {"accounting/reservations.py"}
+
+
+def test_looks_are_charged_by_the_account_alone():
+    """The others move charges: to a ledger from an account of its own, and to a copy in memory."""
+    moving = {"fits.py", "cli/inputs.py", "cli/train.py"}
+    sites = set()
+    for path in files():
+        for node in ast.walk(ast.parse(path.read_text())):
+            called = getattr(node, "func", None)
+            if isinstance(called, ast.Attribute) and called.attr == "charge":
+                maker = getattr(getattr(called.value, "func", None), "id", "")
+                if maker in ("Account", "super"):  # an account that is made there; a ledger's own
+                    continue
+                sites.add(path.relative_to(SOURCE).as_posix())
+    assert sites - moving == {"query/account.py"}
+
+
 def test_only_the_noise_folder_touches_generators_of_random_numbers():
     banned = {"randn", "normal", "normal_", "manual_seed", "default_rng", "rand", "bernoulli_"}
     for path in (path for path in files() if part_of(path) != "noise"):

@@ -162,6 +162,7 @@ def test_the_same_epsilon_protects_a_person_as_protects_a_row():
     assert any("Each person: all their rows" in each for each in said.assumptions)
     assert any("at most 30 of them" in each for each in said.assumptions)
     assert any("number of persons, 8, is public" in each for each in said.assumptions)
+    assert "a record is here a person with all their rows" in said.sampling
     assert trainer(unit="hospital").statement().unit == "hospital"
 
 

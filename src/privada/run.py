@@ -190,6 +190,7 @@ class Run:
             self.records.size, settings.groups, settings.rows_per_unit
         )
         self.clipping = self.clipping.of_units() if self.units.grouped else self.clipping
+        # which refuses a batch size that cannot be drawn, before parts are made for its steps
         settings.sampling.among(self.units.size, settings.batch_size, settings.population)
         self.parameters.epoch = math.ceil(self.population / settings.batch_size)
         self.steps = settings.steps or math.ceil(
@@ -570,11 +571,21 @@ class Run:
             budget=ledger.budget,
             ledger=where,
             method=method,
-            sampling=self.mechanism.sampler.describe(),
+            sampling=self._sampling(),
             noise=self.noise.describe(),
             progress=f"{steps_done:,} of {self.steps:,} steps",
             charges=ledger.charges(),
             assumptions=tuple(self._assumptions()),
+        )
+
+    def _sampling(self) -> str:
+        """Return in words who takes part in a step."""
+        drawn = self.mechanism.sampler.describe()
+        unit = self.settings.unit
+        return (
+            f"{drawn}; a record is here a {unit} with all their rows"
+            if self.units.grouped
+            else drawn
         )
 
     def _assumptions(self) -> list[str]:
