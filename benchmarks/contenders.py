@@ -14,8 +14,8 @@ from privada.accounting import Ledger, events
 from privada.clipping import Batch, make_engine
 from privada.clipping.one_pass import OnePassEngine
 from privada.core.tensors import Parameters
-from privada.geometry import Whitening
 from privada.noise import GaussianNoise
+from privada.preconditioning import FlatScaling
 from privada.updates import sgd
 
 CLIP, NOISE, RATE = 1.0, 1.0, 1e-3
@@ -54,12 +54,12 @@ def _privada(case: Case, general: bool) -> Step:
     batch = Batch(inputs, targets)
     engine = make_engine("one-pass", model, case.loss, parameters, next(batch.chunks(3)))
     scale = 0.5 + torch.rand(parameters.size) if general else None
-    whitening, noise, size = Whitening(scale, None), GaussianNoise(), len(targets)
+    scaling, noise, size = FlatScaling(scale, None), GaussianNoise(), len(targets)
     rule, event = sgd(), events.gaussian(NOISE)
     paid = Ledger(None).charge({event: 10**6}, run="benchmark")
 
     def step() -> None:
-        clipped = engine.clipped_sum(batch, whitening, CLIP)
+        clipped = engine.clipped_sum(batch, scaling, CLIP)
         release = noise.release(clipped, paid.use(event), size)
         move, _ = rule.update(release, {}, parameters, RATE)
         parameters.add_(*move)

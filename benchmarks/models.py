@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from privada.clipping.batch import csr
+from privada.data.batch import csr
 
 
 class Recurrent(nn.Module):

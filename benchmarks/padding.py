@@ -13,11 +13,11 @@ from torch import nn
 from torch.nn import functional
 
 from privada import data
-from privada.clipping.batch import Batch
-from privada.clipping.dummies import dummy_batch
 from privada.clipping.engine import make_engine
 from privada.core.tensors import Parameters
-from privada.geometry import Whitening
+from privada.data.batch import Batch
+from privada.data.dummies import make_dummies
+from privada.preconditioning import FlatScaling
 
 TURNS, WARM = 60, 4
 
@@ -63,7 +63,7 @@ def ratio(model: nn.Module, shape: tuple[int, ...], size: int, classes: int) -> 
     """Return milliseconds filled up, as they are, and the median of their ratios."""
     first = Batch(torch.zeros(1, *shape), torch.zeros(1, dtype=torch.int64))
     engine = make_engine(
-        "one-pass", model, functional.cross_entropy, Parameters(model), dummy_batch(first),
+        "one-pass", model, functional.cross_entropy, Parameters(model), make_dummies(first),
         expected=size,
     )  # fmt: skip
     padding, count = engine.padding, 4 * size
@@ -76,7 +76,7 @@ def ratio(model: nn.Module, shape: tuple[int, ...], size: int, classes: int) -> 
             engine.padding = padding if filled else None
             begun = time.process_time()
             batch, _ = records.read(indices, None, engine.padding)
-            engine.clipped_sum(batch, Whitening(None, None), 1.0)
+            engine.clipped_sum(batch, FlatScaling(None, None), 1.0)
             times[filled].append(time.process_time() - begun)
     pairs = list(zip(times[True], times[False], strict=True))[WARM:]
     each = [1e3 * statistics.median(column) for column in zip(*pairs, strict=True)]

@@ -21,8 +21,8 @@ import privada as pv
 from privada.accounting import events
 from privada.clipping import Batch, Clipping, ellipsoid, make_engine, threshold
 from privada.core.tensors import Parameters
-from privada.geometry import Whitening
-from privada.public import ModelSide
+from privada.preconditioning import FlatScaling
+from privada.train.public_training import ModelSide
 
 FOLDER = Path(__file__).parent / "methods" / "pictures"
 
@@ -373,7 +373,7 @@ def clipped(points: Tensor, scale: Tensor | None, clip: float, how: Clipping) ->
         Batch(points[:1], ones[:1]), clipping=how,
     )  # fmt: skip
     found = [
-        engine.clipped_sum(Batch(p[None], ones[:1]), Whitening(scale, None), clip).value
+        engine.clipped_sum(Batch(p[None], ones[:1]), FlatScaling(scale, None), clip).value
         for p in points
     ]
     rows = torch.stack(found)
@@ -594,8 +594,8 @@ def dp_r_pub() -> None:
         return moves.std(0) / 1e-12
 
     after = spread(pv.methods.DPRPub(lr=1e-12, public=public, eps=1e-4, clip=clip))
-    geometry = pv.geometry.public_gradients(public, eps=1e-4)
-    before = spread(pv.methods.AdaDPS(lr=1e-12, geometry=geometry, clip=clip))
+    preconditioner = pv.preconditioning.public_gradients(public, eps=1e-4)
+    before = spread(pv.methods.AdaDPS(lr=1e-12, preconditioner=preconditioner, clip=clip))
     run = trainer(pv.methods.DPSGD(lr=1.0), 1, 1.0)
     side = Parameters(run.model, ModelSide(run.model, nn.CrossEntropyLoss()))
     scale = side.public_gradient(public, 0).abs() + 1e-4
@@ -730,7 +730,7 @@ def pagan() -> None:
         ("pagan, σ^(2/3)", 2 / 3, COLOURS[0]),
     )
     for name, exponent, colour in ways:
-        shape = pv.geometry.known_moments(sigma).ellipsoid(exponent, floor=1e-9)
+        shape = pv.preconditioning.known_moments(sigma).ellipsoid(exponent, floor=1e-9)
         parameters = Parameters(nn.Linear(100, 1, bias=False))
         state = shape.prepare(shape.init(parameters), parameters, no_releases)
         scale = shape.at(state, parameters)[0].on(parameters).scale
@@ -830,12 +830,12 @@ def dp2_rmsprop() -> None:
         lr=1.0, adaptive_lr=0.05, plain=plain, adaptive=adaptive, eps=1e-3, adaptive_clip=2.0
     )
     releases = [each.release for each in watch(method, steps, 1.0)]
-    shape = pv.geometry.delayed(plain, adaptive, 0.9, 1e-3, stretch=2.0)
+    shape = pv.preconditioning.delayed(plain, adaptive, 0.9, 1e-3, stretch=2.0)
     parameters = Parameters(classifier())
     state, scales = shape.init(parameters), []
     for release in releases:
-        geometry, state = shape.at(state, parameters)
-        scales.append(geometry.on(parameters).scale)
+        preconditioner, state = shape.at(state, parameters)
+        scales.append(preconditioner.on(parameters).scale)
         state = shape.seen(release, state)
     spread = [[1.0] * 3 if s is None else quantiles(s / 2.0, 0.1, 0.5, 0.9) for s in scales]
     low, half, high = zip(*spread, strict=True)

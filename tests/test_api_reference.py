@@ -12,7 +12,7 @@ PACKAGES = (
     "privada",
     "privada.accounting",
     "privada.clipping",
-    "privada.geometry",
+    "privada.preconditioning",
     "privada.methods",
     "privada.mechanism",
     "privada.noise",

@@ -12,7 +12,7 @@ from torch import nn
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
 import privada as pv
-from tests.test_training import LOSS, Pairs, problem, trainer, zeroed
+from tests.train.test_trainer import LOSS, Pairs, problem, trainer, zeroed
 
 X, Y = problem()
 NAN = float("nan")
@@ -142,7 +142,7 @@ NEEDED = {
     "lr": 0.1,
     "adaptive_lr": 0.1,
     "public": PUBLIC,
-    "geometry": pv.geometry.isotropic(),
+    "preconditioner": pv.preconditioning.isotropic(),
 }
 # By the argument, what of the above is a value that it takes. Public examples are looked at when
 # there is a model for them.
@@ -198,7 +198,7 @@ def calls():
     ):
         for argument in inspect.signature(kind).parameters:
             # how records may be given is tested elsewhere; without a geometry there is one
-            if argument not in ("data", "example", "transform", "collate", "geometry"):
+            if argument not in ("data", "example", "transform", "collate", "preconditioner"):
                 yield f"{title}.{argument}", argument, make
     yield "Budget.epsilon", "epsilon", functools.partial(pv.Budget, delta=1e-3)
     yield "Budget.delta", "delta", functools.partial(pv.Budget, epsilon=1.0)
@@ -267,12 +267,12 @@ PARTS = {
     "onto": (pv.updates.sgd, "onto"),
     "averaged": (pv.updates.averaged, "rule"),
     "factors": (pv.noise.Schedule, "factors"),
-    "scales": (pv.geometry.diagonal, "scales"),
-    "sigma": (pv.geometry.known_moments, "sigma"),
-    "by feature": (pv.geometry.by_feature, "scales"),
-    "frequency": (pv.geometry.token_frequency, "counts"),
-    "source": (lambda v: pv.geometry.diagonal(1.0, source=v), "source"),
-    "restore": (lambda v: pv.geometry.diagonal(1.0, restore=v), "restore"),
+    "scales": (pv.preconditioning.diagonal, "scales"),
+    "sigma": (pv.preconditioning.known_moments, "sigma"),
+    "by feature": (pv.preconditioning.by_feature, "scales"),
+    "frequency": (pv.preconditioning.token_frequency, "counts"),
+    "source": (lambda v: pv.preconditioning.diagonal(1.0, source=v), "source"),
+    "restore": (lambda v: pv.preconditioning.diagonal(1.0, restore=v), "restore"),
 }
 
 
@@ -387,7 +387,7 @@ def test_models_and_losses_of_the_wrong_kind_are_refused():
 def test_bad_scales_are_refused_before_anything_is_charged(scales, message):
     run = trainer()
     with pytest.raises(pv.ArgumentError, match=message):
-        run.gate.query(pv.geometry.diagonal(scales), 1.0)
+        run.gate.query(pv.preconditioning.diagonal(scales), 1.0)
     assert run.ledger.charges() == ()
 
 

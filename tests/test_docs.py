@@ -31,7 +31,7 @@ PARTS = (
     pv,
     pv.accounting,
     pv.clipping,
-    pv.geometry,
+    pv.preconditioning,
     pv.methods,
     pv.mechanism,
     pv.noise,

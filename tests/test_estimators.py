@@ -30,7 +30,7 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 
 import privada as pv
 from privada import defaults, fits, tables
-from tests.data import data_folder
+from tests.datasets import data_folder
 
 X, Y = load_digits(return_X_y=True)
 TEST = np.arange(len(Y)) % 5 == 0

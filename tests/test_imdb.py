@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import privada as pv
-from tests.data import data_folder
+from tests.datasets import data_folder
 
 
 def script():

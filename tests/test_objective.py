@@ -70,7 +70,7 @@ def test_weight_decay_is_what_it_is_in_torch():
         pv.methods.DPSGD(lr=0.1),
         pv.methods.DPMomentum(lr=0.1),
         pv.methods.DPAdam(lr=0.1),
-        pv.methods.AdaDPS(lr=0.1, geometry=pv.geometry.diagonal(3.0)),
+        pv.methods.AdaDPS(lr=0.1, preconditioner=pv.preconditioning.diagonal(3.0)),
         pv.methods.ADADP(lr=0.1),
         pv.methods.PDADPMD(lr=0.1, public=PUBLIC),
         pv.methods.PDPSGD(lr=0.1, public=PUBLIC, dimensions=2),
@@ -96,8 +96,10 @@ def test_a_term_is_neither_clipped_nor_scaled_by_the_batch():
 
 
 def test_a_scale_that_is_not_undone_scales_the_term_too():
-    scaled = pv.methods.AdaDPS(lr=0.1, geometry=pv.geometry.diagonal(4.0))
-    undone = pv.methods.AdaDPS(lr=0.1, geometry=pv.geometry.diagonal(4.0, restore=True))
+    scaled = pv.methods.AdaDPS(lr=0.1, preconditioner=pv.preconditioning.diagonal(4.0))
+    undone = pv.methods.AdaDPS(
+        lr=0.1, preconditioner=pv.preconditioning.diagonal(4.0, restore=True)
+    )
     for method, factor in ((scaled, 0.25), (undone, 1.0)):
         _, without = trained(method, steps=1)
         _, along = trained(method, steps=1, public_term=lambda model: 100 * model[0].weight[0, 0])

@@ -63,7 +63,7 @@ def reviews(which: str) -> tuple[csr_matrix, np.ndarray]:
 def side_information() -> Any:
     """Return the geometry of the public, unlabelled reviews."""
     with np.load(folder() / "imdb_unsup10k.npz") as z:
-        return pv.geometry.feature_moments(
+        return pv.preconditioning.feature_moments(
             _words(z, "unsup_"), eps=0.01, source="which words occur in unlabelled public reviews"
         )
 
@@ -77,7 +77,9 @@ def trained(
     nn.init.zeros_(model.bias)
     methods = {
         "dp-sgd": lambda: pv.methods.DPSGD(lr=lr / clip, clip=clip),
-        "adadps": lambda: pv.methods.AdaDPS(lr=lr / clip, clip=clip, geometry=side_information()),
+        "adadps": lambda: pv.methods.AdaDPS(
+            lr=lr / clip, clip=clip, preconditioner=side_information()
+        ),
     }
     return pv.Trainer(
         model, nn.BCEWithLogitsLoss(), (x, y), method=methods[method](), batch_size=BATCH,

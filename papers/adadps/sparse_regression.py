@@ -40,12 +40,12 @@ def trainer(method: str, lr: float, seed: int) -> pv.Trainer:
     torch.manual_seed(seed)
     model = nn.Linear(FREQUENT + RARE, 1, bias=False)
     nn.init.normal_(model.weight, std=0.1)
-    geometry = pv.geometry.by_feature(
+    preconditioner = pv.preconditioning.by_feature(
         [1.0] * FREQUENT + [0.01] * RARE, source="frequencies of the features, taken as known"
     )
     methods = {
         "dp-sgd": pv.methods.DPSGD(lr=lr, clip=CLIP),
-        "adadps": pv.methods.AdaDPS(lr=lr, clip=CLIP, geometry=geometry),
+        "adadps": pv.methods.AdaDPS(lr=lr, clip=CLIP, preconditioner=preconditioner),
     }
     return pv.Trainer(
         model, half_square, data(), method=methods[method], batch_size=BATCH, steps=STEPS,

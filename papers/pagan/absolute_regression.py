@@ -38,12 +38,12 @@ def loss(method: str, settings: Settings, seed: int) -> float:
     """Return f at the answer of a run: a look that only an experiment may take."""
     box = pv.updates.box(-1.0, 1.0)
     options = {"lr": settings["lr"], "clip": settings["clip"], "onto": box}
-    moments = pv.geometry.known_moments(torch.from_numpy(SIGMA), source="taken as known")
+    moments = pv.preconditioning.known_moments(torch.from_numpy(SIGMA), source="taken as known")
     methods = {
         "private SGD": pv.methods.PASAN(**options, averaging=False),
         "private AdaGrad": pv.methods.PAGAN(**options, averaging=False),
-        "PASAN": pv.methods.PASAN(**options, geometry=moments, averaging=False),
-        "PAGAN": pv.methods.PAGAN(**options, geometry=moments, averaging=False),
+        "PASAN": pv.methods.PASAN(**options, preconditioner=moments, averaging=False),
+        "PAGAN": pv.methods.PAGAN(**options, preconditioner=moments, averaging=False),
     }
     x, y = data(seed)
     model = nn.Linear(DIMENSIONS, 1, bias=False)

@@ -17,6 +17,7 @@ _MODULES = (
     "noise",
     "objective",
     "participation",
+    "preconditioning",
     "sampling",
     "selection",
     "tables",
@@ -27,20 +28,20 @@ _NAMES = {
     "Ledger": "privada.accounting",
     "Statement": "privada.accounting",
     "ClippedSum": "privada.core.values",
-    "Public": "privada.core.public",
+    "Public": "privada.core.public_examples",
     "Receipt": "privada.core.receipts",
     "Release": "privada.core.values",
-    "Gate": "privada.gate",
+    "Gate": "privada.query.gradients",
     "PrivateClassifier": "privada.estimators",
     "PrivateImputer": "privada.preprocessing",
-    "PrivateLoop": "privada.loop",
+    "PrivateLoop": "privada.train.loop",
     "PrivateRegressor": "privada.estimators",
     "PrivateScaler": "privada.preprocessing",
     "PrivateVectorizer": "privada.preprocessing",
-    "Trainer": "privada.training",
-    "adas": "privada.public",
+    "Trainer": "privada.train.trainer",
+    "adas": "privada.train.public_training",
     "pad_to": "privada.data",
-    "warm_start": "privada.public",
+    "warm_start": "privada.train.public_training",
     "ArgumentError": "privada.core.errors",
     "BudgetExceeded": "privada.core.errors",
     "CheckpointError": "privada.core.errors",
@@ -56,12 +57,13 @@ if TYPE_CHECKING:
     from privada import (
         accounting,
         clipping,
-        geometry,
+        geometry as geometry,
         mechanism,
         methods,
         noise,
         objective,
         participation,
+        preconditioning,
         selection,
         tables,
         updates,
@@ -78,16 +80,16 @@ if TYPE_CHECKING:
         PrivadaError,
         PrivateValueError,
     )
-    from privada.core.public import Public
+    from privada.core.public_examples import Public
     from privada.core.receipts import Receipt
     from privada.core.values import ClippedSum, Release
     from privada.data import pad_to
     from privada.estimators import PrivateClassifier, PrivateRegressor
-    from privada.gate import Gate
-    from privada.loop import PrivateLoop
     from privada.preprocessing import PrivateImputer, PrivateScaler, PrivateVectorizer
-    from privada.public import adas, warm_start
-    from privada.training import Trainer
+    from privada.query.gradients import Gate
+    from privada.train.loop import PrivateLoop
+    from privada.train.public_training import adas, warm_start
+    from privada.train.trainer import Trainer
 
 __all__ = [
     "ArgumentError",
@@ -117,13 +119,13 @@ __all__ = [
     "accounting",
     "adas",
     "clipping",
-    "geometry",
     "mechanism",
     "methods",
     "noise",
     "objective",
     "pad_to",
     "participation",
+    "preconditioning",
     "selection",
     "tables",
     "updates",

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from privada import picture
+from privada import image_export
 from privada.core.errors import ArgumentError
 
 if TYPE_CHECKING:
@@ -75,7 +75,7 @@ def _picture(figure: "go.Figure", target: Path) -> bytes:
         for _ in range(2):
             try:
                 done = subprocess.run(
-                    [sys.executable, "-m", "privada.picture", *asked],
+                    [sys.executable, "-m", "privada.image_export", *asked],
                     env={**os.environ, "TMPDIR": folder},
                     stdin=subprocess.DEVNULL,
                     capture_output=True,
@@ -87,7 +87,7 @@ def _picture(figure: "go.Figure", target: Path) -> bytes:
                 raise _no_picture(target, "the drawing does not end.") from error
             if done.returncode == 0:
                 return made.read_bytes()
-            if done.returncode != picture.SILENT:
+            if done.returncode != image_export.SILENT:
                 break
     said = done.stderr.strip().splitlines() or [f"the drawing ended with code {done.returncode}."]
     raise _no_picture(target, said[-1])

@@ -5,10 +5,10 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from privada.core.errors import ArgumentError
-from privada.core.public import Public
-from privada.core.validation import positive, whole
-from privada.geometry import public_gradients, public_moments
+from privada.core.public_examples import Public
+from privada.core.validation import integer, positive
 from privada.methods import PAGAN, PASAN, AdaDPS, DPAdamWOSM, Method, get
+from privada.preconditioning import public_gradients, public_moments
 from privada.updates import falling
 
 EPOCHS = 30.0
@@ -31,7 +31,7 @@ def batch_size(records: int) -> int:
         >>> defaults.batch_size(60_000), defaults.batch_size(100)
         (1024, 33)
     """
-    records = whole("records", records)
+    records = integer("records", records)
     return int(max(1, min(records // 3, 2 ** round(math.log2(5 * math.sqrt(records))))))
 
 
@@ -47,7 +47,7 @@ def learning_rate(steps: int) -> float:
         >>> defaults.learning_rate(900)
         0.01
     """
-    return _DRIFT / math.sqrt(whole("steps", steps))
+    return _DRIFT / math.sqrt(integer("steps", steps))
 
 
 def named(name: str, public: Any = None, **settings: Any) -> Method:
@@ -90,9 +90,9 @@ def named(name: str, public: Any = None, **settings: Any) -> Method:
 def _side_information(kind: Any, public: Public) -> dict[str, Any]:
     """Return what a method makes of public examples, as its settings."""
     if kind in (PASAN, PAGAN):
-        return {"geometry": public_moments(public)}
+        return {"preconditioner": public_moments(public)}
     if kind is AdaDPS:
-        return {"geometry": public_gradients(public)}
+        return {"preconditioner": public_gradients(public)}
     return {"public": public} if "public" in {each.name for each in fields(kind)} else {}
 
 

@@ -20,15 +20,15 @@ from torch.utils.data import Dataset
 from privada import defaults, fits, upstream
 from privada.accounting import Budget, Ledger, Statement
 from privada.core.errors import ArgumentError
-from privada.core.randomness import make_bits
-from privada.core.validation import one_of, whole
+from privada.core.hidden_streams import hidden_generator
+from privada.core.randomness import make_source
+from privada.core.validation import integer, one_of
 from privada.data import units_of
 from privada.methods import Method
 from privada.models import Architecture
-from privada.noise.hidden import hidden_generator
 from privada.preprocessing import Bounds, checked, limits, mapped, unquoted
 from privada.selection.planning import default_delta
-from privada.training import Trainer
+from privada.train.trainer import Trainer
 
 _CHUNK = 8192
 # Up to so many values, 1 GiB of them, sparse rows are made dense at once.
@@ -85,14 +85,14 @@ class _Private(fits.Kin, BaseEstimator):  # type: ignore[misc]
     ) -> None:
         rows_per_unit = None if groups is None else self.rows_per_unit
         records = units_of(int(inputs.shape[0]), groups, rows_per_unit).size
-        seed = None if self.seed is None else whole("seed", self.seed, least=0)
+        seed = None if self.seed is None else integer("seed", self.seed, least=0)
         prepared = self._preparation(inputs, targets)
         seen = fits.digest(inputs, targets) if seed is None else None
         targets = self._scaled_targets(targets)
         chosen = self._settings(records)
         hidden = self._widths() if self.model == "mlp" else ()
         self.architecture_ = Architecture(self.model, int(inputs.shape[1]), outputs, hidden)
-        with hidden_generator(make_bits(seed, "weights"), torch.device("cpu")):
+        with hidden_generator(make_source(seed, "weights"), torch.device("cpu")):
             module = self.architecture_.build()
         budget = Budget(self.epsilon, default_delta(records) if self.delta is None else self.delta)
         data = self._scaled_pair(inputs, targets)
@@ -200,7 +200,7 @@ class _Private(fits.Kin, BaseEstimator):  # type: ignore[misc]
             raise ArgumentError(
                 f"Expected hidden to be widths, such as (64,), got hidden={self.hidden!r}."
             )
-        return tuple(whole("hidden", width) for width in self.hidden)
+        return tuple(integer("hidden", width) for width in self.hidden)
 
     def _checked(self, *given: Any, **how: Any) -> Any:
         found = checked(self, *given, accept_sparse="csr", dtype=np.float32, **how)

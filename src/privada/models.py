@@ -11,7 +11,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from privada.core.errors import ArgumentError, ModelError
-from privada.core.validation import whole
+from privada.core.validation import integer
 
 KINDS = ("linear", "mlp")
 _FORMAT = 1
@@ -53,10 +53,10 @@ class Architecture:
             raise ArgumentError(
                 f"Expected model to be 'linear', 'mlp' or 'module:factory', got {self.kind!r}."
             )
-        whole("inputs", self.inputs)
-        whole("outputs", self.outputs)
+        integer("inputs", self.inputs)
+        integer("outputs", self.outputs)
         for width in self.hidden:
-            whole("hidden", width)
+            integer("hidden", width)
         if (self.kind == "mlp") != bool(self.hidden):
             raise ArgumentError(
                 f"Expected hidden widths for 'mlp' and for that alone, got model={self.kind!r}, "

@@ -20,8 +20,8 @@ from privada.accounting import Budget, Ledger, events
 from privada.accounting.calibration import noise_multiplier as calibrated
 from privada.clipping.histograms import histogram_sum
 from privada.core.errors import ArgumentError, DataError
-from privada.core.randomness import make_bits
-from privada.core.validation import one_of, positive, whole
+from privada.core.randomness import make_source
+from privada.core.validation import integer, one_of, positive
 from privada.noise import GaussianNoise
 from privada.query.account import Account
 from privada.selection.planning import default_delta
@@ -148,7 +148,7 @@ class _Charging(TransformerMixin, fits.Kin, BaseEstimator, ABC):  # type: ignore
         budget = Budget(positive("epsilon", self.epsilon), delta)
         run = f"{type(self).__name__}-{os.urandom(4).hex()}"
         if self.seed is not None:  # not private, as what comes of it says
-            whole("seed", self.seed, least=0)
+            integer("seed", self.seed, least=0)
             yield ledger, budget, run
             return
         seen = fits.digest(values)
@@ -345,7 +345,7 @@ class PrivateImputer(OneToOneFeatureMixin, _Charging):  # type: ignore[misc]
                     f"the noise, got {len(values)}. Give a larger epsilon, or "
                     "strategy='constant'. The query was not charged."
                 )
-            noise = GaussianNoise(make_bits(self.seed, "medians"))
+            noise = GaussianNoise(make_source(self.seed, "medians"))
             event = events.gaussian(sigma)
             receipt = Account(ledger, run=run, purpose="statistics").pay(event)
             places = (mapped(values, low, high) + 1) / 2 * _BINS
@@ -448,7 +448,7 @@ class PrivateVectorizer(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         }
         if self.vocabulary is not None:
             return CountVectorizer(vocabulary=self.vocabulary, **how)
-        size = whole("n_features", self.n_features)
+        size = integer("n_features", self.n_features)
         return HashingVectorizer(n_features=size, norm=None, **how)
 
     def fit(self, X: Any, y: Any = None) -> Self:
@@ -472,7 +472,7 @@ class PrivateVectorizer(TransformerMixin, BaseEstimator):  # type: ignore[misc]
             counter = self._counter()
             counter.fit([])
             return np.asarray(counter.get_feature_names_out())
-        size = whole("n_features", self.n_features)
+        size = integer("n_features", self.n_features)
         return np.array([f"privatevectorizer{place}" for place in range(size)], dtype=object)
 
     def __sklearn_tags__(self) -> Any:

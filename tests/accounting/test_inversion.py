@@ -189,9 +189,9 @@ def test_knots_that_multipliers_share_are_above_the_curve_of_each(rate, directio
 @pytest.mark.parametrize("rows", [1, 3, 8, 9, 40])
 @pytest.mark.parametrize("count", [1, 63, 64, 700])
 def test_averages_are_those_of_the_definition(rows, count):
-    bits = np.random.default_rng(rows + count)
+    rng = np.random.default_rng(rows + count)
     values = np.log1p(1e-3 * np.expm1(np.linspace(-7.0, 7.0, 500)))
-    weights = bits.random((rows, values.size))
+    weights = rng.random((rows, values.size))
     weights /= weights.sum(axis=1, keepdims=True)
     spacing = 5.0 / count / float(np.abs(values).mean())
     found = inversion._averages(values, weights, spacing, count)

@@ -17,7 +17,7 @@ import pytest
 from privada.accounting import Budget, Ledger, Reservation, events, storage
 from privada.core.errors import BudgetExceeded, LedgerError
 from tests.forks import PATIENCE, in_fork, limited, together
-from tests.test_gate import EVENT, Plan, ask, charged, make_gate
+from tests.query.test_gradients import EVENT, Plan, ask, charged, make_gate
 
 BUDGET = Budget(4.0, 1e-5)
 GAUSSIAN = events.gaussian(20.0)

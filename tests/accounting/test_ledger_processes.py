@@ -25,16 +25,16 @@ import pytest
 import torch
 
 import privada as pv
-from privada import checkpoint
 from privada.accounting import Budget, Ledger, epsilon_of, events
 from privada.core.errors import BudgetExceeded, LedgerError
-from privada.core.randomness import Bits
+from privada.core.randomness import RandomSource
+from privada.train import checkpoint
 from tests.forks import PATIENCE
 
 pytestmark = pytest.mark.xdist_group("processes")
 
 PROCESSES = multiprocessing.get_context("forkserver")
-PROCESSES.set_forkserver_preload(["pytest", "privada.training"])
+PROCESSES.set_forkserver_preload(["pytest", "privada.train.trainer"])
 FINISHED, REFUSED = 0, 3
 STARTED: list[BaseProcess] = []
 
@@ -432,9 +432,9 @@ class Watched:
     def __init__(self, sampler: Any) -> None:
         self._sampler, self.draws = sampler, 0
 
-    def draw(self, step: int, bits: Bits) -> Any:
+    def draw(self, step: int, rng: RandomSource) -> Any:
         self.draws += 1
-        return self._sampler.draw(step, bits)
+        return self._sampler.draw(step, rng)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._sampler, name)

@@ -13,11 +13,11 @@ from torch import nn
 from torch.nn import functional
 
 from privada.clipping import automatic, ellipsoid, threshold
-from privada.clipping.batch import Batch
-from privada.clipping.dummies import dummy_batch
 from privada.clipping.engine import make_engine
 from privada.core.tensors import Parameters
-from privada.geometry import Whitening
+from privada.data.batch import Batch
+from privada.data.dummies import make_dummies
+from privada.preconditioning import FlatScaling
 
 CLIP = 1.0
 TIME, WIDTH = 6, 8
@@ -102,7 +102,7 @@ def engine_of(model, dtype, clipping, how="auto", expected=24):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return make_engine(
-            how, model, functional.cross_entropy, Parameters(model), dummy_batch(first), clipping,
+            how, model, functional.cross_entropy, Parameters(model), make_dummies(first), clipping,
             expected,
         )  # fmt: skip
 
@@ -120,7 +120,7 @@ def trials(name, dtype, clip, seed, count, how="auto"):
     scale = None
     if choose.random() < 0.5:
         scale = torch.rand(Parameters(model).size, dtype=dtype) * 3 + 0.1
-    whitening, found = Whitening(scale, None), []
+    scaling, found = FlatScaling(scale, None), []
     for _ in range(count):
         size = choose.randint(2, 40)
         inputs = torch.randn(size, TIME, WIDTH, dtype=dtype) * choose.choice(SCALES)
@@ -130,7 +130,7 @@ def trials(name, dtype, clip, seed, count, how="auto"):
         targets = torch.randint(3, (size,))
         gone = choose.randrange(size)
         left = torch.arange(size) != gone
-        whole = engine.clipped_sum(Batch(inputs, targets), whitening, CLIP).value.double()
-        part = engine.clipped_sum(Batch(inputs[left], targets[left]), whitening, CLIP).value
+        whole = engine.clipped_sum(Batch(inputs, targets), scaling, CLIP).value.double()
+        part = engine.clipped_sum(Batch(inputs[left], targets[left]), scaling, CLIP).value
         found.append(float((whole - part.double()).norm()) / CLIP)
     return found

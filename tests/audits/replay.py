@@ -100,9 +100,9 @@ def run(
     seen, release, draw = Seen(), GaussianNoise.release, PoissonSampler.draw
     draws = 0
 
-    def sampled(self: PoissonSampler, step: int, bits: Any) -> Any:
+    def sampled(self: PoissonSampler, step: int, rng: Any) -> Any:
         nonlocal draws
-        found = draw(self, step, bits)
+        found = draw(self, step, rng)
         if odd is None or odd >= self.units:
             return found
         draws += 1

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from privada.clipping.padding import Padding
+from privada.data.padding import Padding
 from tests.audits import company
 
 ALLOWED = 1 + 1e-6

@@ -39,8 +39,8 @@ def releases(inputs, sigma, clip, rate):
         population=10,
     )
     gate = trainer.gate
-    geometry = pv.geometry.isotropic()
-    values = [gate.query(geometry, sigma).value.item() for _ in range(ROUNDS)]
+    preconditioner = pv.preconditioning.isotropic()
+    values = [gate.query(preconditioner, sigma).value.item() for _ in range(ROUNDS)]
     return np.array(values)
 
 
@@ -111,6 +111,6 @@ def test_a_known_torch_seed_does_not_tell_the_masks():
         )
         torch.manual_seed(0)
         state = torch.get_rng_state()
-        gates.append(trainer.gate.query(pv.geometry.isotropic(), 1e-6).value)
+        gates.append(trainer.gate.query(pv.preconditioning.isotropic(), 1e-6).value)
         assert torch.equal(torch.get_rng_state(), state)
     assert (gates[0] - gates[1]).abs().max() > 1

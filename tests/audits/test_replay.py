@@ -225,7 +225,11 @@ def model_for(kind):
 
 def method_of(name):
     """Return a method with what it needs."""
-    needed = {"public": PUBLIC, "geometry": pv.geometry.isotropic(), "adaptive_lr": 0.1}
+    needed = {
+        "public": PUBLIC,
+        "preconditioner": pv.preconditioning.isotropic(),
+        "adaptive_lr": 0.1,
+    }
     if name == "dp2-rmsprop":
         needed |= {"plain": 1, "adaptive": 1}
     kind = pv.methods.get(name)

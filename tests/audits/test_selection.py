@@ -15,7 +15,7 @@ from scipy import stats
 
 from privada.accounting import epsilon_of, events
 from privada.accounting.events import items_of
-from privada.core.randomness import SeededBits
+from privada.core.randomness import SeededSource
 from privada.selection import search as searching
 from privada.selection.state import Outcome
 from privada.selection.terms import agree
@@ -41,9 +41,9 @@ class Toy:
         self._seed, self._record = seed, record
         self._noise = np.random.default_rng((seed, record))
 
-    def bits(self, stream):
+    def rng(self, stream):
         if stream not in self._streams:
-            self._streams[stream] = SeededBits(self._seed + 100 * self._record, stream)
+            self._streams[stream] = SeededSource(self._seed + 100 * self._record, stream)
         return self._streams[stream]
 
     def better(self, one, other):

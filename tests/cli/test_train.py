@@ -16,12 +16,12 @@ import pytest
 import torch
 
 import privada as pv
-from privada import checkpoint, tables
 from privada.accounting import events
 from privada.cli.app import main
 from privada.core.errors import ArgumentError
 from privada.models import load
-from tests.data import data_folder
+from privada.train import checkpoint, tables
+from tests.datasets import data_folder
 from tests.forks import PATIENCE
 
 SCHEMA = """
@@ -501,7 +501,7 @@ def test_a_killed_run_goes_on_and_costs_no_more_than_was_asked_for(folder, train
     ]  # fmt: skip
     program = """
 import os, signal, sys
-from privada.training import Trainer
+from privada.train.trainer import Trainer
 step = Trainer.step
 def killed(self):
     if self.steps_done == 118:

@@ -31,17 +31,17 @@ from privada.clipping.one_pass import OnePassEngine
 from privada.clipping.pieces import Piece
 from privada.clipping.reference import PerExampleEngine
 from privada.core.errors import ArgumentError
-from privada.core.randomness import SecureBits, SeededBits
+from privada.core.randomness import SecureSource, SeededSource
 from privada.core.tensors import Parameters
 from privada.core.values import ClippedSum
-from privada.gate import Gate
-from privada.geometry import Whitening, diagonal, isotropic
 from privada.noise import GaussianNoise
 from privada.participation import PoissonSampler
+from privada.preconditioning import FlatScaling, diagonal, isotropic
 from privada.query.account import Account
+from privada.query.gradients import Gate
 from tests.clipping import test_norms as norms
 from tests.contracts.test_clippings import Direct, add_up
-from tests.contracts.test_engines import GEOMETRIES, make, whitening
+from tests.contracts.test_engines import GEOMETRIES, make, scaling
 from tests.oracles import clippings as oracles
 from tests.oracles.examples import gradients
 from tests.releases import paid
@@ -120,7 +120,7 @@ def test_microbatches_larger_than_a_batch_are_refused():
 def test_the_default_is_unchanged_to_the_last_bit(name, how, kind, dtype):
     model, batch = make(name, dtype, size=9)
     parameters = Parameters(model)
-    shape = whitening(kind, parameters.size, dtype)
+    shape = scaling(kind, parameters.size, dtype)
     engine = make_engine(how, model, entropy, parameters, next(batch.chunks(3)))
     engine.padding = None  # products of other sizes round differently
     for clip in (0.01, 0.8, 1e3):
@@ -137,7 +137,7 @@ def test_the_default_is_unchanged_to_the_last_bit(name, how, kind, dtype):
 def test_a_size_of_one_is_the_default_with_twice_the_sensitivity():
     model, batch = make("mlp", torch.float32, size=9)
     parameters = Parameters(model)
-    shape = whitening("shifted", parameters.size, torch.float32)
+    shape = scaling("shifted", parameters.size, torch.float32)
     for how in ("vmap", "loop"):
         one, other = (
             make_engine(how, model, entropy, parameters, batch, clipping).clipped_sum(
@@ -166,7 +166,7 @@ def test_one_example_has_at_most_the_clip_norm(name, seed, large, spread, kind, 
     with torch.random.fork_rng():
         torch.manual_seed(seed)
         engine, parameters, batch = norms.make(name, [10**x for x in large])
-        shape = norms.geometry(kind, parameters, spread)
+        shape = norms.preconditioner(kind, parameters, spread)
     engine.clipping = chosen
     first = Batch(batch.inputs[:1], batch.targets[:1])
     alone = engine.clipped_sum(first, shape, clip).value.double()
@@ -184,7 +184,7 @@ def test_numbers_that_underflow_do_not_lengthen_a_gradient(name, chosen):
         clip, scale = (1.0, 1e-3)[turn % 2], (1.0, 1e-4, 1e-8)[turn % 3]
         engine, parameters, batch = extreme(name, large, small, swapped=turn % 5 > 2)
         engine.clipping = chosen
-        shape = Whitening(torch.full((parameters.size,), scale), None)
+        shape = FlatScaling(torch.full((parameters.size,), scale), None)
         found = engine.clipped_sum(batch, shape, clip).value.double()
         assert float(found.norm()) <= clip * (1 + 1e-6)
 
@@ -242,13 +242,13 @@ class Twice(nn.Module):
     first=st.floats(-40, 38),
     excess=st.floats(-2, 5),
     clip=st.floats(-6, 3),
-    geometry=st.sampled_from(["isotropic", "small", "diagonal", "shifted"]),
+    preconditioner=st.sampled_from(["isotropic", "small", "diagonal", "shifted"]),
     cancels=st.booleans(),
     chosen=st.sampled_from([threshold(), automatic(1e-6), automatic(), ellipsoid()]),
 )
 @settings(max_examples=60, deadline=None)
 def test_gradients_about_as_long_as_the_clip_norm_do_not_exceed_it(
-    name, seed, first, excess, clip, geometry, cancels, chosen
+    name, seed, first, excess, clip, preconditioner, cancels, chosen
 ):
     """Made of factors of any two sizes, in sums that cancel or not."""
     with torch.random.fork_rng():
@@ -256,12 +256,12 @@ def test_gradients_about_as_long_as_the_clip_norm_do_not_exceed_it(
         tokens = isinstance(norms.MODELS[name][1], int)
         second = min(38.0, clip + excess - (0 if tokens else first))
         engine, parameters, batch = norms.make(name, [10**first, 10**second], size=3)
-        shape = norms.geometry("isotropic", parameters, 0.0)
-        if geometry == "small":
-            shape = Whitening(torch.full((parameters.size,), 1e-7), None)
+        shape = norms.preconditioner("isotropic", parameters, 0.0)
+        if preconditioner == "small":
+            shape = FlatScaling(torch.full((parameters.size,), 1e-7), None)
             batch = replace(batch, targets=1e-7 * batch.targets)
-        elif geometry != "isotropic":
-            shape = norms.geometry(geometry, parameters, 1.0)
+        elif preconditioner != "isotropic":
+            shape = norms.preconditioner(preconditioner, parameters, 1.0)
     inputs, targets = batch.inputs[:1], batch.targets[:1]
     if cancels and name in ("sequences", "gram"):
         half = inputs.shape[1] // 2
@@ -293,7 +293,7 @@ def test_uses_of_different_kinds_that_cancel_are_not_under_estimated(chosen, kin
     example = Batch(norms.unit(3, 28), norms.unit(3, 30))
     engine = OnePassEngine(model, norms.product, parameters, example, clipping=chosen)
     for turn in range(200):
-        shape = norms.geometry(kind, parameters, 1.0)
+        shape = norms.preconditioner(kind, parameters, 1.0)
         a, b = 1e3 * norms.unit(4), norms.unit(6)
         against = -(b[:, None] * a) * (1 + 10.0 ** -(4 + turn % 3) * norms.unit(6, 4))
         inputs = torch.cat([a, against.flatten()])[None]
@@ -330,7 +330,7 @@ def test_a_huge_example_spoils_no_other():
     engine, parameters, batch = norms.make("sequences", [1, 1])
     inputs = batch.inputs.clone()
     inputs[1] *= 1e25
-    shape = norms.geometry("shifted", parameters, 1.0)
+    shape = norms.preconditioner("shifted", parameters, 1.0)
     for chosen in (threshold(), automatic()):
         engine.clipping = chosen
         found = engine.clipped_sum(Batch(inputs, batch.targets), shape, 0.5).value
@@ -346,7 +346,7 @@ def test_a_huge_input_is_still_clipped_like_any_other():
     one = Batch(batch.inputs[:1], batch.targets[:1])
     for chosen in (threshold(), automatic()):
         engine.clipping = chosen
-        found = engine.clipped_sum(one, Whitening(None, None), 0.5).value
+        found = engine.clipped_sum(one, FlatScaling(None, None), 0.5).value
         assert 0.4999 < float(found.double().norm()) <= 0.5 * (1 + 1e-6)
 
 
@@ -354,7 +354,7 @@ def test_automatic_clipping_makes_long_gradients_alike():
     engine = direct_engine(automatic(), 4, torch.float64)
     for length in (1.0, 1e3, 1e9):
         row = torch.tensor([[0.6, 0.0, -0.8, 0.0]]).double() * length
-        found = engine.clipped_sum(Batch(row, torch.ones_like(row)), Whitening(None, None), 2.0)
+        found = engine.clipped_sum(Batch(row, torch.ones_like(row)), FlatScaling(None, None), 2.0)
         assert float(found.value.norm()) == pytest.approx(2 * length / (length + 0.01), rel=1e-9)
 
 
@@ -468,8 +468,8 @@ def test_the_projection_survives_the_ends_of_the_type(ratio, length):
 
 def test_groups_are_dealt_uniformly_and_by_record():
     rounds, count = 4000, 6
-    bits = SeededBits(11, "sampling")
-    dealt = np.stack([microbatches(3).deal(count, 12, bits).numpy() for _ in range(rounds)])
+    rng = SeededSource(11, "sampling")
+    dealt = np.stack([microbatches(3).deal(count, 12, rng).numpy() for _ in range(rounds)])
     assert dealt.shape == (rounds, count)
     assert set(dealt.flat) == {0, 1, 2, 3}
     for record in range(count):
@@ -482,22 +482,22 @@ def test_groups_are_dealt_uniformly_and_by_record():
 def test_the_groups_of_others_do_not_depend_on_how_many_there_are():
     for count in range(1, 9):
         fewer, more = (
-            microbatches(2).deal(n, 10, SeededBits(5, "sampling")) for n in (count, count + 1)
+            microbatches(2).deal(n, 10, SeededSource(5, "sampling")) for n in (count, count + 1)
         )
         assert torch.equal(fewer, more[:-1])
 
 
 @pytest.mark.parametrize(("batch_size", "size", "groups"), [(64, 4, 16), (10, 4, 3), (7.5, 2, 4)])
 def test_there_are_as_many_groups_as_a_batch_has_micro_batches(batch_size, size, groups):
-    dealt = microbatches(size).deal(5000, batch_size, SeededBits(1, "sampling"))
+    dealt = microbatches(size).deal(5000, batch_size, SeededSource(1, "sampling"))
     assert sorted(set(dealt.tolist())) == list(range(groups))
 
 
 @pytest.mark.parametrize("clipping", [threshold(), automatic(), ellipsoid(), microbatches(1)])
 def test_others_deal_no_groups_and_draw_no_bits(clipping):
-    bits = SeededBits(1, "sampling")
-    assert clipping.deal(10, 10, bits) is None
-    assert bits.position == 0
+    rng = SeededSource(1, "sampling")
+    assert clipping.deal(10, 10, rng) is None
+    assert rng.position == 0
 
 
 def test_the_order_of_records_does_not_matter_to_their_groups():
@@ -505,7 +505,7 @@ def test_the_order_of_records_does_not_matter_to_their_groups():
     engine = make_engine("loop", model, entropy, Parameters(model), batch, microbatches(3))
     engine._chunk = 2
     groups = torch.tensor([4, 0, 0, 2, 4, 2, 2, 0, 1])
-    shape = whitening("shifted", Parameters(model).size, torch.float64)
+    shape = scaling("shifted", Parameters(model).size, torch.float64)
     found = []
     for seed in range(5):
         order = torch.randperm(9, generator=torch.Generator().manual_seed(seed))
@@ -579,16 +579,16 @@ def make_gate(rows, clipping="default", batch_size=None, clip=0.5, seed=3, how="
     )
     batch_size = count if batch_size is None else batch_size
     chosen = {} if clipping == "default" else {"clipping": clipping}
-    example = data.made_up(records)
+    example = data.dummy_batch(records)
     usable = clipping if isinstance(clipping, Clipping) else threshold()
     return Gate(
         records=records,
         engine=make_engine(how, model, add_up, parameters, example, usable),
         parameters=parameters,
         sampler=PoissonSampler(count, batch_size / count),
-        sampling_bits=SeededBits(seed, "sampling"),
-        model_bits=SecureBits(),
-        noise=GaussianNoise(SeededBits(seed, "noise")),
+        sampling_rng=SeededSource(seed, "sampling"),
+        model_rng=SecureSource(),
+        noise=GaussianNoise(SeededSource(seed, "noise")),
         account=Account(Ledger(None), run="run"),
         clip=clip,
         batch_size=batch_size,
@@ -641,9 +641,9 @@ def test_the_gate_deals_groups_from_its_own_bits():
     rows = torch.randn(40, 5, generator=torch.Generator().manual_seed(2))
     gate = make_gate(rows, microbatches(4), batch_size=20, seed=9)
     release = gate.query(isotropic(), 1e-6)
-    bits = SeededBits(9, "sampling")
-    indices = PoissonSampler(40, 0.5).draw(0, bits)
-    groups = microbatches(4).deal(len(indices), 20, bits)
+    rng = SeededSource(9, "sampling")
+    indices = PoissonSampler(40, 0.5).draw(0, rng)
+    groups = microbatches(4).deal(len(indices), 20, rng)
     expected = oracles.microbatches(rows[indices], 0.5, groups=groups)
     torch.testing.assert_close(release.value.double(), expected, rtol=0, atol=1e-4)
     assert torch.equal(release.gradient, release.value / 5.0)
@@ -659,17 +659,17 @@ def test_a_gate_without_a_choice_is_as_it_was():
     for one, other in zip(*releases, strict=True):
         assert torch.equal(one.value, other.value)
         assert (one.noise_std, one.batch_size) == (other.noise_std, other.batch_size) == (0.5, 10)
-    sampler, bits, noise = (
+    sampler, rng, noise = (
         PoissonSampler(30, 1 / 3),
-        SeededBits(3, "sampling"),
-        GaussianNoise(SeededBits(3, "noise")),
+        SeededSource(3, "sampling"),
+        GaussianNoise(SeededSource(3, "noise")),
     )
     for release in releases[0]:
-        indices = sampler.draw(0, bits)
-        total = oracles.plain_sum(rows[indices], Whitening(None, None), 0.5, torch.zeros(5))
+        indices = sampler.draw(0, rng)
+        total = oracles.plain_sum(rows[indices], FlatScaling(None, None), 0.5, torch.zeros(5))
         expected = noise.release(ClippedSum(total, 0.5), paid(), 10)
         assert torch.equal(release.value, expected.value)
-    assert positions == [bits.position] * 2
+    assert positions == [rng.position] * 2
 
 
 @pytest.mark.parametrize(
@@ -687,8 +687,8 @@ def test_a_record_that_fails_is_as_if_it_were_not_there(clipping, how, fault):
     faults = {} if fault == "failing" else {fault: bad}
     model = Fails(5) if how == "loop" else Plain(5)
     gate = make_gate(Rows(rows, **faults), clipping, how=how, model=model)
-    groups = clipping.deal(12, 12, SeededBits(3, "sampling"))
-    whitened = Whitening(None, None)
+    groups = clipping.deal(12, 12, SeededSource(3, "sampling"))
+    whitened = FlatScaling(None, None)
     kept = torch.tensor([i not in bad for i in range(12)])
     indices = np.arange(12)
     found = gate._clipped(indices, groups, whitened)
@@ -730,7 +730,7 @@ def test_a_record_that_fails_moves_the_sum_by_no_more_than_the_sensitivity(fault
         kept = np.sort(torch.randperm(5, generator=generator)[:3].numpy())
         with_it = np.append(kept, 5)
         sums = [
-            gate._clipped(indices, groups[indices], Whitening(None, None))
+            gate._clipped(indices, groups[indices], FlatScaling(None, None))
             for indices in (kept, with_it)
         ]
         moved = float((sums[0].value - sums[1].value).double().norm())
@@ -744,10 +744,10 @@ class FailsTogether:
     def __init__(self, engine):
         self.engine, self.padding = engine, engine.padding
 
-    def clipped_sum(self, batch, whitening, clip):
+    def clipped_sum(self, batch, scaling, clip):
         if batch is not None and {1.0, 2.0} <= set(batch.inputs[:, 0].tolist()):
             raise RuntimeError("private")
-        return self.engine.clipped_sum(batch, whitening, clip)
+        return self.engine.clipped_sum(batch, scaling, clip)
 
 
 def test_members_that_do_not_go_together_leave_other_groups_as_they_were():
@@ -757,7 +757,7 @@ def test_members_that_do_not_go_together_leave_other_groups_as_they_were():
     gate = make_gate(Rows(rows), microbatches(2))
     gate._engine = FailsTogether(gate._engine)
     groups = torch.tensor([0, 0, 1, 1, 2, 2, 3, 3])
-    found = gate._clipped(np.arange(8), groups, Whitening(None, None)).value
+    found = gate._clipped(np.arange(8), groups, FlatScaling(None, None)).value
     kept = groups != 1
     expected = oracles.microbatches(rows[kept], 0.5, groups=groups[kept])
     torch.testing.assert_close(found.double(), expected, rtol=1e-5, atol=1e-6)
@@ -779,7 +779,7 @@ def test_an_engine_and_a_gate_that_disagree_are_still_safe():
     parameters = Parameters(model)
     groups = torch.tensor([0, 0, 0, 1, 1, 1])
     dealt = Batch(rows, torch.ones_like(rows), groups)
-    shape = Whitening(None, None)
+    shape = FlatScaling(None, None)
     plain = PerExampleEngine(model, add_up, parameters, "loop")
     micro = PerExampleEngine(model, add_up, parameters, "loop", clipping=microbatches(3))
     ungrouped = plain.clipped_sum(replace(dealt, groups=None), shape, 0.5)

@@ -7,12 +7,12 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from privada.clipping.batch import Batch
 from privada.clipping.clips import Clipping, Threshold, automatic, threshold
 from privada.clipping.one_pass import OnePassEngine
 from privada.clipping.reference import PerExampleEngine
 from privada.core.tensors import Parameters
-from privada.geometry import Whitening
+from privada.data.batch import Batch
+from privada.preconditioning import FlatScaling
 from tests.clipping.test_norms import MODELS, make, product, unit
 
 
@@ -21,7 +21,7 @@ def shape_of(kind, size, exponent):
     spread = torch.zeros(size) if kind == "constant" else 2 * torch.rand(size) - 1
     scale = 10 ** (exponent + spread.double())
     shift = (unit(size) * scale).float() if kind == "shifted" else None
-    return Whitening(scale.float(), shift)
+    return FlatScaling(scale.float(), shift)
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -55,7 +55,7 @@ def test_an_inner_product_with_the_shift_that_overflows_does_not_hide_a_long_gra
     model = nn.Linear(3, 2, bias=False)
     batch = Batch(torch.full((1, 2, 3), 1e14), torch.full((1, 2, 2), 1e-10))
     engine = OnePassEngine(model, product, Parameters(model), Batch(unit(3, 2, 3), unit(3, 2, 2)))
-    shape = Whitening(torch.full((6,), 1e-12), torch.full((6,), 1e3))
+    shape = FlatScaling(torch.full((6,), 1e-12), torch.full((6,), 1e3))
     found = engine.clipped_sum(batch, shape, 1.0).value.double()
     assert float(found.norm()) <= 1 + 1e-6
 
@@ -78,7 +78,7 @@ def test_an_inner_product_of_tied_uses_that_overflows_does_not_hide_a_long_gradi
     engine = OnePassEngine(model, product, Parameters(model), example)
     given = torch.full((1, 2, 3), -1e14)
     slopes = torch.cat([torch.ones(1, 2, 3), torch.full((1, 2, 4), 1e-20)], dim=2)
-    shape = Whitening(torch.full((12,), 1e-13), None)
+    shape = FlatScaling(torch.full((12,), 1e-13), None)
     found = engine.clipped_sum(Batch((tokens[:1], given), slopes), shape, 1.0).value.double()
     assert float(found.norm()) <= 1 + 1e-6
 
@@ -89,9 +89,9 @@ class Noting(Threshold):
     def __init__(self, events):
         object.__setattr__(self, "events", events)
 
-    def sum_of(self, rows, whitening, clip):
+    def sum_of(self, rows, scaling, clip):
         self.events.append("summed")
-        return super().sum_of(rows, whitening, clip)
+        return super().sum_of(rows, scaling, clip)
 
 
 def test_a_model_that_is_not_finite_has_one_gradient_made_at_a_time(monkeypatch):
@@ -108,6 +108,6 @@ def test_a_model_that_is_not_finite_has_one_gradient_made_at_a_time(monkeypatch)
     monkeypatch.setattr(engine, "_materialised", noted)
     with torch.no_grad():
         model[0].weight[0, 0] = math.nan
-    found = engine.clipped_sum(batch, Whitening(None, None), 1.0).value
+    found = engine.clipped_sum(batch, FlatScaling(None, None), 1.0).value
     assert torch.equal(found, parameters.zeros())
     assert events == ["made", "summed"] * 9

@@ -12,10 +12,10 @@ from privada.clipping import Batch, make_engine
 from privada.clipping.one_pass import OnePassEngine
 from privada.core.errors import ModelError
 from privada.core.tensors import Parameters
-from privada.geometry import Whitening
+from privada.preconditioning import FlatScaling
 from tests.contracts.models import Apply, parameter
 
-PLAIN = Whitening(None, None)
+PLAIN = FlatScaling(None, None)
 HOW = ("auto", "vmap", "loop")
 
 

@@ -9,7 +9,7 @@ from torch import nn
 from privada.clipping import Batch, make_engine
 from privada.clipping.one_pass import OnePassEngine
 from privada.core.tensors import Parameters
-from privada.geometry import Whitening
+from privada.preconditioning import FlatScaling
 from tests.oracles.examples import clipped_sum
 
 transformers = pytest.importorskip("transformers")
@@ -79,6 +79,6 @@ def test_padded_sequences_go_through_the_engine_of_one_pass(name, masks):
         warnings.simplefilter("error")
         engine = make_engine("auto", model, loss, parameters, Batch(example, targets[:3]))
     assert isinstance(engine, OnePassEngine)
-    found = engine.clipped_sum(Batch(inputs, targets), Whitening(None, None), 0.1).value
+    found = engine.clipped_sum(Batch(inputs, targets), FlatScaling(None, None), 0.1).value
     expected = clipped_sum(model, loss, inputs, targets, 0.1)
     torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-11)

@@ -9,12 +9,12 @@ from hypothesis import strategies as st
 from torch import nn
 
 from privada.clipping import norms
-from privada.clipping.batch import Batch
 from privada.clipping.contributions import Outer, Rows, Sum, Whole
 from privada.clipping.one_pass import OnePassEngine
 from privada.clipping.pieces import Piece, Weights
 from privada.core.tensors import Parameters
-from privada.geometry import Whitening
+from privada.data.batch import Batch
+from privada.preconditioning import FlatScaling
 
 EPS = torch.finfo(torch.float32).eps
 quick = settings(max_examples=40, deadline=None)
@@ -62,12 +62,12 @@ def make(name, large, size=4):
     return engine, parameters, Batch(inputs, targets * large[1])
 
 
-def geometry(kind, parameters, spread):
+def preconditioner(kind, parameters, spread):
     if kind == "isotropic":
-        return Whitening(None, None)
+        return FlatScaling(None, None)
     scale = 10 ** (spread * unit(parameters.size))
     shift = unit(parameters.size) if kind == "shifted" else None
-    return Whitening(scale, shift)
+    return FlatScaling(scale, shift)
 
 
 exponents = st.floats(-30, 30)
@@ -87,7 +87,7 @@ def test_one_example_has_at_most_the_clip_norm(name, seed, large, spread, kind, 
     with torch.random.fork_rng():
         torch.manual_seed(seed)
         engine, parameters, batch = make(name, [10**x for x in large])
-        shape = geometry(kind, parameters, spread)
+        shape = preconditioner(kind, parameters, spread)
     first = Batch(batch.inputs[:1], batch.targets[:1])
     alone = engine.clipped_sum(first, shape, clip).value.double()
     assert float(alone.norm()) <= clip * (1 + 1e-6)
@@ -108,13 +108,13 @@ def test_contributions_that_cancel_are_not_under_estimated(seed, kind, nearly):
         half = unit(2, 4, 40)
         slopes = 1e3 * unit(2, 4, 30)
         parameters = Parameters(model)
-        shape = geometry(kind, parameters, 1.0)
+        shape = preconditioner(kind, parameters, 1.0)
     batch = Batch(
         torch.cat([half, half], dim=1),
         torch.cat([slopes, -slopes * (1 + 1e-4 * nearly)], dim=1),
     )
-    made_up = Batch(unit(3, 8, 40), unit(3, 8, 30))
-    engine = OnePassEngine(model, product, parameters, made_up)
+    dummy_batch = Batch(unit(3, 8, 40), unit(3, 8, 30))
+    engine = OnePassEngine(model, product, parameters, dummy_batch)
     for clip in (1e-3, 1.0):
         for i in range(2):
             one = Batch(batch.inputs[i : i + 1], batch.targets[i : i + 1])
@@ -129,7 +129,7 @@ def test_an_example_that_is_not_finite_counts_as_zero_and_spoils_no_other(name, 
     with torch.random.fork_rng():
         torch.manual_seed(1)
         engine, parameters, batch = make(name, [1, 1])
-        shape = geometry(kind, parameters, 1.0)
+        shape = preconditioner(kind, parameters, 1.0)
     rest = torch.tensor([0, 2, 3])
     expected = engine.clipped_sum(Batch(batch.inputs[rest], batch.targets[rest]), shape, 0.7).value
     inputs, targets = batch.inputs.clone(), batch.targets.clone()
@@ -145,10 +145,10 @@ def test_an_example_too_large_to_be_squared_is_clipped_like_any_other():
     with torch.random.fork_rng():
         torch.manual_seed(1)
         engine, _, batch = make("vectors", [1e20, 1e12])
-    found = engine.clipped_sum(batch, Whitening(None, None), 0.5).value
+    found = engine.clipped_sum(batch, FlatScaling(None, None), 0.5).value
     for i in range(4):
         one = Batch(batch.inputs[i : i + 1], batch.targets[i : i + 1])
-        alone = engine.clipped_sum(one, Whitening(None, None), 0.5).value
+        alone = engine.clipped_sum(one, FlatScaling(None, None), 0.5).value
         assert 0.4999 < float(alone.double().norm()) <= 0.5 * (1 + 1e-6)
         found = found - alone
     assert float(found.norm()) < 1e-5
@@ -234,7 +234,9 @@ def test_sequences_without_positions_have_no_gradient():
     parameters = Parameters(model)
     engine = OnePassEngine(model, product, parameters, Batch(unit(3, 2, 4), unit(3, 2, 3)))
     for scale in (None, scales(parameters.size, "diagonal")):
-        found = engine.clipped_sum(Batch(unit(3, 0, 4), unit(3, 0, 3)), Whitening(scale, None), 1.0)
+        found = engine.clipped_sum(
+            Batch(unit(3, 0, 4), unit(3, 0, 3)), FlatScaling(scale, None), 1.0
+        )
         assert torch.equal(found.value, torch.zeros(parameters.size))
 
 

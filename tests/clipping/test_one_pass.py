@@ -10,7 +10,6 @@ from torch import nn
 from torch.nn import functional
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
-from privada.clipping.batch import Batch, call
 from privada.clipping.engine import make_engine
 from privada.clipping.layers import refuse_mixing_layers
 from privada.clipping.one_pass import OnePassEngine
@@ -19,12 +18,13 @@ from privada.clipping.reference import PerExampleEngine
 from privada.clipping.rules import sparse
 from privada.core.errors import ArgumentError, ModelError
 from privada.core.tensors import Parameters
-from privada.geometry import Whitening
+from privada.data.batch import Batch, call
+from privada.preconditioning import FlatScaling
 from tests.contracts.models import Apply, parameter
-from tests.contracts.test_rules import GEOMETRIES, whitening
+from tests.contracts.test_rules import GEOMETRIES, scaling
 from tests.oracles import examples
 
-PLAIN = Whitening(None, None)
+PLAIN = FlatScaling(None, None)
 loss = functional.mse_loss
 
 
@@ -125,7 +125,7 @@ def test_a_module_without_a_rule_runs_example_by_example_with_a_warning(name):
         batch = batch_for(model, make, size)
         rows = examples.gradients(model, loss, batch.inputs, batch.targets)
         for kind in GEOMETRIES:
-            shape = whitening(kind, parameters)
+            shape = scaling(kind, parameters)
             moved = examples.whitened(rows, shape.scale, shape.shift)
             clip = float(moved.norm(dim=1).median())
             found = engine.clipped_sum(batch, shape, clip).value
@@ -412,7 +412,7 @@ def test_chunks_do_not_change_the_sum(size, room, kind):
     model = small_model()
     parameters = Parameters(model)
     example, batch = (batch_for(model, normal(2, 4), n) for n in (3, size))
-    shape = whitening(kind, parameters)
+    shape = scaling(kind, parameters)
     whole = OnePassEngine(model, loss, parameters, example)
     parts = OnePassEngine(model, loss, parameters, example, record_bytes=room)
     a, b = (engine.clipped_sum(batch, shape, 0.1).value for engine in (whole, parts))
@@ -424,7 +424,7 @@ def test_a_scale_that_changes_in_place_counts_as_it_is():
     parameters = Parameters(model)
     batch = batch_for(model, normal(2, 4), 3)
     engine = OnePassEngine(model, loss, parameters, batch)
-    shape = whitening("diagonal", parameters)
+    shape = scaling("diagonal", parameters)
     engine.clipped_sum(batch, shape, 0.1)
     shape.scale.mul_(torch.linspace(0.1, 3, parameters.size))
     found = engine.clipped_sum(batch, shape, 0.1).value
@@ -497,16 +497,17 @@ def test_autocast_gives_sums_in_float32_within_the_clip_norm(name, kind):
     inputs = torch.randn(8, *shape)
     batch = Batch(inputs, torch.randn_like(model(inputs).detach()))
     example = next(batch.chunks(3))
-    geometry, clip = whitening(kind, parameters), 0.05
+    preconditioner, clip = scaling(kind, parameters), 0.05
     engine = make_engine("auto", model, loss, parameters, example)
-    expected = engine.clipped_sum(batch, geometry, clip).value
+    expected = engine.clipped_sum(batch, preconditioner, clip).value
     with torch.autocast("cpu", torch.bfloat16), warnings.catch_warnings():
         warnings.simplefilter("error")
         engine = make_engine("auto", model, loss, parameters, example)
         assert isinstance(engine, OnePassEngine)
-        found = engine.clipped_sum(batch, geometry, clip).value
+        found = engine.clipped_sum(batch, preconditioner, clip).value
         norms = [
-            engine.clipped_sum(one, geometry, clip).value.double().norm() for one in batch.chunks(1)
+            engine.clipped_sum(one, preconditioner, clip).value.double().norm()
+            for one in batch.chunks(1)
         ]
     assert found.dtype == torch.float32
     assert max(norms) <= clip * (1 + 1e-6)
@@ -537,7 +538,7 @@ def test_sparse_rows_give_what_dense_ones_do(deep, size, seed, kind, filled):
     targets = torch.randint(3, (size,))
     example = Batch(rows_of(torch.randn(3, 7, dtype=torch.float64)), torch.tensor([0, 1, 2]))
     entropy = functional.cross_entropy
-    shape = whitening(kind, parameters)
+    shape = scaling(kind, parameters)
     expected = examples.clipped_sum(model, entropy, dense, targets, 0.3, shape.scale, shape.shift)
     for room in (1, 1 << 20):
         engine = OnePassEngine(model, entropy, parameters, example, record_bytes=room)

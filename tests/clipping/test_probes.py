@@ -5,11 +5,11 @@ import torch
 from torch import nn
 
 import privada as pv
-from privada.clipping.batch import Batch
 from privada.clipping.engine import make_engine
 from privada.clipping.probes import refuse_mixing_models
 from privada.core.errors import ModelError
 from privada.core.tensors import Parameters
+from privada.data.batch import Batch
 
 
 def batch(*shape):

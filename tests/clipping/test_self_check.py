@@ -10,17 +10,17 @@ from torch import nn
 from torch.nn import functional
 
 from privada.clipping import Batch, contributions, make_engine, self_check
-from privada.clipping.dummies import dummy_batch
 from privada.clipping.one_pass import OnePassEngine
 from privada.clipping.recording import NotFollowed
 from privada.clipping.reference import PerExampleEngine
 from privada.core.errors import ArgumentError
 from privada.core.tensors import Parameters
-from privada.geometry import Whitening
+from privada.data.dummies import make_dummies
+from privada.preconditioning import FlatScaling
 from tests.contracts.models import Apply, parameter
 from tests.oracles import examples
 
-PLAIN = Whitening(None, None)
+PLAIN = FlatScaling(None, None)
 entropy = functional.cross_entropy
 
 
@@ -183,7 +183,7 @@ def test_gradients_whose_squares_underflow_do_not_decide_the_engine():
         for parameter in model.parameters():
             parameter.mul_(12.0)
     first = Batch(torch.zeros(1, 1, 5, 8).double(), torch.zeros(1, dtype=torch.int64))
-    make_engine("one-pass", model, functional.cross_entropy, Parameters(model), dummy_batch(first))
+    make_engine("one-pass", model, functional.cross_entropy, Parameters(model), make_dummies(first))
 
 
 def test_what_only_rounding_decides_does_not_decide_the_engine():

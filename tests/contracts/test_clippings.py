@@ -15,8 +15,8 @@ from privada.clipping.one_pass import OnePassEngine
 from privada.clipping.reference import PerExampleEngine
 from privada.core.tensors import Parameters
 from privada.data import SparseColumn
-from privada.geometry import Whitening
-from tests.contracts.test_engines import make, whitening
+from privada.preconditioning import FlatScaling
+from tests.contracts.test_engines import make, scaling
 from tests.oracles import clippings as oracles
 from tests.oracles.examples import gradients
 
@@ -62,7 +62,7 @@ def test_the_sum_equals_the_loop(name, how, kind, dtype):
     for size in (1, 8):
         model, batch = make("mlp", dtype, size=size)
         batch = grouped(batch, name)
-        shape = whitening(kind, Parameters(model).size, dtype)
+        shape = scaling(kind, Parameters(model).size, dtype)
         example = make("mlp", dtype, size=3)[1]
         engine = make_engine(how, model, entropy, Parameters(model), example, clipping)
         rows = gradients(model, entropy, batch.inputs, batch.targets)
@@ -82,7 +82,7 @@ def test_the_sum_equals_the_loop_in_other_models(name, model_name):
     clipping, oracle, _ = CLIPPINGS[name]
     model, batch = make(model_name, torch.float64, size=6)
     batch = grouped(batch, name)
-    shape = whitening("shifted", Parameters(model).size, torch.float64)
+    shape = scaling("shifted", Parameters(model).size, torch.float64)
     engine = make_engine("auto", model, entropy, Parameters(model), batch, clipping)
     assert isinstance(engine, OnePassEngine)
     rows = gradients(model, entropy, batch.inputs, batch.targets)
@@ -99,7 +99,7 @@ def test_a_model_that_the_fast_engine_cannot_follow_is_clipped_alike(name):
     with pytest.warns(UserWarning, match="cannot follow"):
         engine = make_engine("auto", model, entropy, Parameters(model), batch, clipping)
     assert isinstance(engine, PerExampleEngine)
-    shape = whitening("diagonal", Parameters(model).size, torch.float64)
+    shape = scaling("diagonal", Parameters(model).size, torch.float64)
     rows = gradients(model, entropy, batch.inputs, batch.targets)
     found = engine.clipped_sum(batch, shape, 0.3).value
     assert close(found, expected_sum(oracle, rows, 0.3, shape, batch.groups), torch.float64)
@@ -117,7 +117,7 @@ def test_sparse_rows_are_clipped_like_dense_ones(name):
     batch = grouped(Batch(column.rows(torch.arange(7).numpy()), targets), name)
     assert batch.sparse
     engine = make_engine("one-pass", model, entropy, Parameters(model), batch, clipping)
-    shape = whitening("shifted", Parameters(model).size, torch.float64)
+    shape = scaling("shifted", Parameters(model).size, torch.float64)
     found = engine.clipped_sum(batch, shape, 0.4).value
     rows = gradients(model, entropy, dense, targets)
     assert close(found, expected_sum(oracle, rows, 0.4, shape, batch.groups), torch.float64)
@@ -128,7 +128,7 @@ def test_sparse_rows_are_clipped_like_dense_ones(name):
 def test_an_empty_batch_gives_zero_and_keeps_its_sensitivity(name, how):
     clipping, _, moves = CLIPPINGS[name]
     model, batch = make("mlp", torch.float32, size=3)
-    shape = whitening("shifted", Parameters(model).size, torch.float32)
+    shape = scaling("shifted", Parameters(model).size, torch.float32)
     engine = make_engine(how, model, entropy, Parameters(model), batch, clipping)
     found = engine.clipped_sum(None, shape, 0.7)
     assert torch.equal(found.value, torch.zeros(Parameters(model).size))
@@ -144,7 +144,7 @@ def test_chunks_do_not_change_the_sum(name, how, size, chunk, kind):
     model, batch = make("mlp", torch.float64, size=size)
     batch = grouped(batch, name)
     parameters = Parameters(model)
-    shape = whitening(kind, parameters.size, torch.float64)
+    shape = scaling(kind, parameters.size, torch.float64)
     if how == "one-pass":
         example = make("mlp", torch.float64, size=3)[1]
         whole, parts = (
@@ -175,7 +175,7 @@ def test_a_batch_that_the_fast_engine_loses_track_of_is_clipped_alike():
     generator = torch.Generator().manual_seed(2)
     inputs = torch.randn(44, 4, generator=generator).double()
     targets = torch.arange(44) % 3
-    shape = whitening("shifted", Parameters(model).size, torch.float64)
+    shape = scaling("shifted", Parameters(model).size, torch.float64)
     parameters = Parameters(model)
     for name, (clipping, oracle, _) in CLIPPINGS.items():
         batch = grouped(Batch(inputs, targets), name)
@@ -227,7 +227,7 @@ SHAPES = {
 
 def shape_of(kind, dtype):
     scale, shift = (None if v is None else torch.tensor(v, dtype=dtype) for v in SHAPES[kind])
-    return Whitening(scale, shift)
+    return FlatScaling(scale, shift)
 
 
 def adversarial(dtype):
@@ -319,7 +319,7 @@ def test_one_record_alone_has_at_most_the_clip_norm(name, how, seed, large, spre
     generator = torch.Generator().manual_seed(seed)
     row, scale, shift = (2 * torch.rand(SIZE, generator=generator) - 1 for _ in range(3))
     engine = direct(name, how, SIZE, torch.float32)
-    shape = Whitening(10 ** (spread * scale), shift if shifted else None)
+    shape = FlatScaling(10 ** (spread * scale), shift if shifted else None)
     found = engine.clipped_sum(batch_of(10**large * row[None]), shape, clip)
     assert float(found.value.double().norm()) <= clip * (1 + 1e-6)
 
@@ -371,7 +371,7 @@ def test_factors_of_a_short_gradient_do_not_overflow(name, how):
     example = Batch(torch.rand(3, 3), torch.rand(3, 2))
     engine = make_engine(how, model, add_up, Parameters(model), example, CLIPPINGS[name][0])
     batch = Batch(torch.full((1, 3), 1e-38), torch.full((1, 2), 1e37))
-    found = engine.clipped_sum(batch, Whitening(None, None), 1.0).value
+    found = engine.clipped_sum(batch, FlatScaling(None, None), 1.0).value
     assert bool(torch.isfinite(found).all())
     assert 0.1 < float(found.norm()) <= 1 + 1e-6 or name == "automatic, large gamma"
 
@@ -383,7 +383,7 @@ def test_factors_too_small_for_their_type_are_not_rounded_up(name, how, clip):
     engine = direct(name, how, SIZE, torch.float32)
     for large in (1e38, 3e37, 1e36):
         rows = torch.full((1, SIZE), large)
-        found = engine.clipped_sum(batch_of(rows), Whitening(None, None), clip).value
+        found = engine.clipped_sum(batch_of(rows), FlatScaling(None, None), clip).value
         assert float(found.double().norm()) <= clip * (1 + 1e-6)
 
 
@@ -397,10 +397,10 @@ def test_sums_are_not_rounded_to_short_numbers(name, how):
     with torch.autocast("cpu", dtype=torch.bfloat16):
         engine = make_engine(how, model, entropy, Parameters(model), batch, clipping)
         whole = engine.clipped_sum(
-            Batch(batch.inputs * 100, batch.targets, groups), Whitening(None, None), 1.0
+            Batch(batch.inputs * 100, batch.targets, groups), FlatScaling(None, None), 1.0
         )
         again = engine.clipped_sum(
-            Batch(batch.inputs * 100, batch.targets, groups), Whitening(None, None), 1.0 + 1e-4
+            Batch(batch.inputs * 100, batch.targets, groups), FlatScaling(None, None), 1.0 + 1e-4
         )
     assert whole.sensitivity == moves
     # bfloat16 cannot tell sums for clip norms so close

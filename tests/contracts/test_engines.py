@@ -7,12 +7,12 @@ from hypothesis import strategies as st
 from torch import nn
 from torch.nn import functional
 
-from privada.clipping.batch import Batch
 from privada.clipping.engine import make_engine
 from privada.clipping.reference import PerExampleEngine
 from privada.core.errors import ArgumentError
 from privada.core.tensors import Parameters
-from privada.geometry import Whitening
+from privada.data.batch import Batch
+from privada.preconditioning import FlatScaling
 from tests.oracles.examples import clipped_sum
 
 TOLERANCE = {torch.float32: 1e-4, torch.float64: 1e-10}
@@ -113,7 +113,7 @@ MODELS = {
 GEOMETRIES = ("isotropic", "constant", "diagonal", "shifted")
 
 
-def whitening(kind, size, dtype):
+def scaling(kind, size, dtype):
     pattern = torch.arange(size, dtype=dtype)
     scale = {
         "isotropic": None,
@@ -122,7 +122,7 @@ def whitening(kind, size, dtype):
         "shifted": 0.1 + 2 * (pattern * 0.618).frac(),
     }[kind]
     shift = 0.2 * torch.sin(pattern) if kind == "shifted" else None
-    return Whitening(scale, shift)
+    return FlatScaling(scale, shift)
 
 
 def make(name, dtype, size, seed=0):
@@ -148,7 +148,7 @@ def engine_for(model, batch, how="auto"):
 @pytest.mark.parametrize("name", MODELS)
 def test_clipped_sum_equals_the_loop_over_examples(name, kind, dtype):
     model, batch = make(name, dtype, size=7)
-    shape = whitening(kind, Parameters(model).size, dtype)
+    shape = scaling(kind, Parameters(model).size, dtype)
     engine = engine_for(model, batch)
     for clip in (1e-3, 0.8, 1e3):
         found = engine.clipped_sum(batch, shape, clip)
@@ -172,7 +172,7 @@ def test_clipped_sum_equals_the_loop_over_examples(name, kind, dtype):
 def test_chunks_do_not_change_the_sum(how, size, chunk, kind):
     model, batch = make("mlp", torch.float64, size=size)
     parameters = Parameters(model)
-    shape = whitening(kind, parameters.size, torch.float64)
+    shape = scaling(kind, parameters.size, torch.float64)
     whole = PerExampleEngine(model, functional.cross_entropy, parameters, how)
     parts = PerExampleEngine(
         model, functional.cross_entropy, parameters, how, chunk_bytes=32 * parameters.size * chunk
@@ -185,7 +185,7 @@ def test_chunks_do_not_change_the_sum(how, size, chunk, kind):
 @pytest.mark.parametrize("name", MODELS)
 def test_an_empty_batch_gives_zero(name):
     model, batch = make(name, torch.float32, size=3)
-    shape = whitening("shifted", Parameters(model).size, torch.float32)
+    shape = scaling("shifted", Parameters(model).size, torch.float32)
     found = engine_for(model, batch).clipped_sum(None, shape, 1.0)
     assert torch.equal(found.value, torch.zeros(Parameters(model).size))
 
@@ -200,7 +200,7 @@ def test_an_empty_batch_gives_zero(name):
 def test_no_example_counts_for_more_than_the_clip_norm(seed, clip, kind, scale):
     model, batch = make("mlp", torch.float32, size=1, seed=seed)
     batch = Batch(batch.inputs * scale, batch.targets)
-    shape = whitening(kind, Parameters(model).size, torch.float32)
+    shape = scaling(kind, Parameters(model).size, torch.float32)
     found = engine_for(model, batch, "vmap").clipped_sum(batch, shape, clip)
     assert float(found.value.double().norm()) <= clip * (1 + 1e-6)
 
@@ -209,7 +209,7 @@ def test_no_example_counts_for_more_than_the_clip_norm(seed, clip, kind, scale):
 @pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf")])
 def test_an_example_that_is_not_finite_counts_as_zero(how, bad):
     model, batch = make("mlp", torch.float32, size=5)
-    shape = whitening("isotropic", Parameters(model).size, torch.float32)
+    shape = scaling("isotropic", Parameters(model).size, torch.float32)
     engine = engine_for(model, batch, how)
     rest = torch.tensor([0, 1, 3, 4])
     expected = engine.clipped_sum(Batch(batch.inputs[rest], batch.targets[rest]), shape, 0.7).value
@@ -222,7 +222,7 @@ def test_an_example_that_is_not_finite_counts_as_zero(how, bad):
 
 def test_a_huge_example_is_clipped_like_any_other():
     model, batch = make("linear", torch.float32, size=2)
-    shape = whitening("isotropic", Parameters(model).size, torch.float32)
+    shape = scaling("isotropic", Parameters(model).size, torch.float32)
     huge = Batch(batch.inputs * 1e30, batch.targets)
     found = engine_for(model, batch).clipped_sum(huge, shape, 0.7).value
     assert 0.69 < float(found.double().norm()) <= 1.4 * (1 + 1e-6)
@@ -230,7 +230,7 @@ def test_a_huge_example_is_clipped_like_any_other():
 
 def test_removing_an_example_moves_the_sum_by_at_most_the_sensitivity():
     model, batch = make("mlp", torch.float32, size=9)
-    shape = whitening("diagonal", Parameters(model).size, torch.float32)
+    shape = scaling("diagonal", Parameters(model).size, torch.float32)
     engine = engine_for(model, batch)
     whole = engine.clipped_sum(batch, shape, 0.4)
     for i in range(9):
@@ -243,14 +243,14 @@ def test_the_model_is_left_as_it_was():
     model, batch = make("mlp", torch.float32, size=4)
     before = {name: value.clone() for name, value in model.state_dict().items()}
     engine = engine_for(model, batch)
-    engine.clipped_sum(batch, whitening("isotropic", Parameters(model).size, torch.float32), 1.0)
+    engine.clipped_sum(batch, scaling("isotropic", Parameters(model).size, torch.float32), 1.0)
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
     assert all(p.grad is None for p in model.parameters())
 
 
 def test_the_sum_is_taken_at_the_current_parameters():
     model, batch = make("linear", torch.float64, size=4)
-    shape = whitening("isotropic", Parameters(model).size, torch.float64)
+    shape = scaling("isotropic", Parameters(model).size, torch.float64)
     engine = engine_for(model, batch)
     engine.clipped_sum(batch, shape, 1.0)
     with torch.no_grad():
@@ -279,7 +279,7 @@ def test_several_inputs_go_in_as_a_tuple_or_a_dict():
 
     model = Two()
     a, b, y = torch.randn(4, 3), torch.randn(4, 3), torch.tensor([0, 1, 0, 1])
-    shape = Whitening(None, None)
+    shape = FlatScaling(None, None)
     sums = [
         make_engine("auto", model, functional.cross_entropy, Parameters(model), batch)
         .clipped_sum(batch, shape, 1.0)

@@ -7,12 +7,12 @@ import torch
 from torch.nn import functional
 
 import privada as pv
-from privada.clipping.batch import Batch
-from privada.clipping.dummies import dummy_batch
 from privada.clipping.engine import make_engine
 from privada.core.errors import ModelError
 from privada.core.tensors import Parameters
-from privada.geometry import Whitening
+from privada.data.batch import Batch
+from privada.data.dummies import make_dummies
+from privada.preconditioning import FlatScaling
 from tests.contracts.mixing import ZOO, in_window
 
 # Records whose company has shown something: large, absent, small, ordinary.
@@ -32,10 +32,10 @@ def move(engine, inputs, targets, odd):
     one = torch.full((1, *inputs.shape[1:]), odd)
     label = torch.zeros(1, dtype=torch.int64)
     found = []
-    without = engine.clipped_sum(Batch(inputs, targets), Whitening(None, None), CLIP).value
+    without = engine.clipped_sum(Batch(inputs, targets), FlatScaling(None, None), CLIP).value
     for order in (1, -1):
         together = torch.cat((inputs, one)[::order]), torch.cat((targets, label)[::order])
-        there = engine.clipped_sum(Batch(*together), Whitening(None, None), CLIP).value
+        there = engine.clipped_sum(Batch(*together), FlatScaling(None, None), CLIP).value
         found.append(float((there - without).norm()))
     return max(found)
 
@@ -98,7 +98,7 @@ def test_a_loss_that_reads_the_batch_is_held_to_the_clip_norm(read):
 
     torch.manual_seed(0)
     inputs, targets = records((12,), 40)
-    model, example = Stashed(12, 3), dummy_batch(Batch(inputs[:1], targets[:1]))
+    model, example = Stashed(12, 3), make_dummies(Batch(inputs[:1], targets[:1]))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         engine = make_engine("auto", model, loss, Parameters(model), example, expected=20)
@@ -115,7 +115,7 @@ def test_an_example_in_the_loop_has_memory_of_its_own():
 
     torch.manual_seed(0)
     inputs, targets = records((12,), 10)
-    model, example = Reads(12, 3), dummy_batch(Batch(inputs[:1], targets[:1]))
+    model, example = Reads(12, 3), make_dummies(Batch(inputs[:1], targets[:1]))
     engine = make_engine("loop", model, functional.cross_entropy, Parameters(model), example)
     assert move(engine, inputs, targets, 150.0) <= CLIP * (1 + 1e-6)
 
@@ -132,7 +132,7 @@ def test_an_example_in_the_loop_has_memory_of_its_own():
 )
 def test_the_zoo_shows_what_is_let_through(name, monkeypatch):
     """Without labels and poisoned neighbours, one record moves the sum by more."""
-    monkeypatch.setattr("privada.run.refuse_mixing_models", lambda *args: None)
+    monkeypatch.setattr("privada.train.run.refuse_mixing_models", lambda *args: None)
     monkeypatch.setattr("privada.clipping.one_pass.OnePassEngine._keep_apart", lambda *args: None)
     monkeypatch.setattr("privada.clipping.engine.hold_to_the_loop", lambda *args: None)
     build, shape = ZOO[name]

@@ -10,12 +10,12 @@ from torch import nn
 
 import privada as pv
 from privada.core.tensors import Parameters
-from privada.public import ModelSide
+from privada.train.public_training import ModelSide
 from tests.releases import released
 
 RNG = np.random.default_rng(0)
 PUBLIC = RNG.normal(size=(12, 3)), RNG.integers(0, 2, 12)
-U, G = pv.updates, pv.geometry
+U, G = pv.updates, pv.preconditioning
 
 RULES = {
     "sgd": U.sgd(),
@@ -119,16 +119,16 @@ def test_a_shape_changes_nothing_that_it_is_given(name):
     assert isinstance(shape.source, str)
     for number in range(5):
         kept, before = copy.deepcopy(state), parameters.read()
-        geometry, after = shape.at(state, parameters)
-        whitening = geometry.on(parameters)
+        preconditioner, after = shape.at(state, parameters)
+        scaling = preconditioner.on(parameters)
         assert same(state, kept)
         assert torch.equal(parameters.read(), before)
-        assert whitening.scale is None or bool((whitening.scale > 0).all())
+        assert scaling.scale is None or bool((scaling.scale > 0).all())
         twin, _ = shape.at(kept, parameters)
         other = twin.on(parameters).scale
-        assert (other is None) == (whitening.scale is None)
-        assert other is None or torch.equal(other, whitening.scale)
-        given = geometry.restore(release(number), whitening)
+        assert (other is None) == (scaling.scale is None)
+        assert other is None or torch.equal(other, scaling.scale)
+        given = preconditioner.restore(release(number), scaling)
         kept = copy.deepcopy(after)
         state = shape.seen(given, after)
         assert same(after, kept)

@@ -9,11 +9,11 @@ from hypothesis import strategies as st
 from torch.nn import functional
 
 from privada.clipping import self_check
-from privada.clipping.batch import Batch, call
 from privada.clipping.engine import make_engine
 from privada.clipping.one_pass import OnePassEngine
 from privada.core.tensors import Parameters
-from privada.geometry import Whitening
+from privada.data.batch import Batch, call
+from privada.preconditioning import FlatScaling
 from tests.contracts.models import CASES
 from tests.oracles import examples
 
@@ -29,7 +29,7 @@ quick = settings(
 )
 
 
-def whitening(kind, parameters):
+def scaling(kind, parameters):
     """Return a geometry, with rows and columns those of each parameter as a matrix."""
     parts = []
     for shape in parameters.layout.shapes:
@@ -50,7 +50,7 @@ def whitening(kind, parameters):
         parts.append(scale.reshape(-1))
     scale = torch.cat(parts).to(parameters.dtype)
     shift = 0.2 * torch.sin(torch.arange(parameters.size, dtype=parameters.dtype))
-    return Whitening(None if kind == "isotropic" else scale, shift if kind == "shifted" else None)
+    return FlatScaling(None if kind == "isotropic" else scale, shift if kind == "shifted" else None)
 
 
 def cast(values, dtype):
@@ -92,7 +92,7 @@ def test_clipped_sum_equals_the_loop_over_examples(name, data):
         assert not engine.whole_modules
         here = in_type(batch, dtype)
         for kind in GEOMETRIES:
-            shape = whitening(kind, parameters)
+            shape = scaling(kind, parameters)
             moved = examples.whitened(rows, shape.scale, shape.shift)
             norms = moved.norm(dim=1)
             clips = {

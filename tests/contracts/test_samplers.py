@@ -8,7 +8,7 @@ from scipy import stats
 
 from privada.accounting import events
 from privada.core.errors import ArgumentError
-from privada.core.randomness import SecureBits, SeededBits
+from privada.core.randomness import SecureSource, SeededSource
 from privada.participation import (
     Everyone,
     FixedSize,
@@ -36,12 +36,12 @@ SAMPLERS = [
 
 
 class Counted:
-    """Bits that count what is drawn."""
+    """RandomSource that count what is drawn."""
 
     secure = False
 
     def __init__(self, seed=0):
-        self.inner, self.bytes = SeededBits(seed, "counted"), 0
+        self.inner, self.bytes = SeededSource(seed, "counted"), 0
 
     def draw(self, size):
         self.bytes += size
@@ -50,9 +50,9 @@ class Counted:
 
 @pytest.mark.parametrize("sampler", SAMPLERS, ids=repr)
 def test_indices_are_ascending_distinct_and_in_range(sampler):
-    bits = SeededBits(1, "sampling")
+    rng = SeededSource(1, "sampling")
     for _ in range(200):
-        drawn = sampler.draw(0, bits)
+        drawn = sampler.draw(0, rng)
         assert drawn.dtype == np.int64
         assert (np.diff(drawn) > 0).all()
         assert drawn.size == 0 or (drawn[0] >= 0 and drawn[-1] < sampler.units)
@@ -60,19 +60,19 @@ def test_indices_are_ascending_distinct_and_in_range(sampler):
 
 @pytest.mark.parametrize("sampler", SAMPLERS, ids=repr)
 def test_draws_repeat_with_the_seed_and_differ_without(sampler):
-    again = [sampler.draw(0, SeededBits(7, "sampling")) for _ in range(2)]
+    again = [sampler.draw(0, SeededSource(7, "sampling")) for _ in range(2)]
     assert np.array_equal(*again)
-    drawn = {bytes(sampler.draw(0, SecureBits())) for _ in range(60)}
+    drawn = {bytes(sampler.draw(0, SecureSource())) for _ in range(60)}
     free = sampler.batch_size < sampler.units
     assert (len(drawn) > 1) == free
 
 
 @pytest.mark.parametrize("sampler", SAMPLERS, ids=repr)
 def test_every_record_is_as_likely_as_it_should_be(sampler):
-    bits, rounds = SeededBits(11, "sampling"), 4000
+    rng, rounds = SeededSource(11, "sampling"), 4000
     counts = np.zeros(sampler.units)
     for _ in range(rounds):
-        counts[sampler.draw(0, bits)] += 1
+        counts[sampler.draw(0, rng)] += 1
     q = sampler.batch_size / sampler.units
     if q == 1:
         assert (counts == rounds).all()
@@ -99,15 +99,15 @@ def test_the_event_is_of_the_right_relation(sampler):
 def test_a_draw_costs_in_proportion_to_the_batch_and_not_to_the_data(make):
     costs = []
     for records in (10_000, 10_000_000):
-        bits = Counted()
-        make(records).draw(0, bits)
-        costs.append(bits.bytes)
+        rng = Counted()
+        make(records).draw(0, rng)
+        costs.append(rng.bytes)
     assert costs[1] <= 1.5 * costs[0] <= 1.5 * 8 * 300
 
 
 def test_poisson_batch_sizes_are_binomial():
-    bits, sampler = SeededBits(3, "sampling"), PoissonSampler(50, 0.2)
-    sizes = np.bincount([sampler.draw(0, bits).size for _ in range(6000)], minlength=51)
+    rng, sampler = SeededSource(3, "sampling"), PoissonSampler(50, 0.2)
+    sizes = np.bincount([sampler.draw(0, rng).size for _ in range(6000)], minlength=51)
     expected = stats.binom.pmf(np.arange(51), 50, 0.2) * 6000
     common = expected > 10
     observed = np.append(sizes[common], sizes[~common].sum())
@@ -117,10 +117,10 @@ def test_poisson_batch_sizes_are_binomial():
 
 
 def test_poisson_coins_are_independent_from_record_to_record_and_step_to_step():
-    bits, sampler = SeededBits(4, "sampling"), PoissonSampler(200, 0.3)
+    rng, sampler = SeededSource(4, "sampling"), PoissonSampler(200, 0.3)
     chosen = np.zeros((3000, 200))
     for row in chosen:
-        row[sampler.draw(0, bits)] = 1
+        row[sampler.draw(0, rng)] = 1
     chosen -= 0.3
     scale = 0.3 * 0.7
     for pairs in (chosen[:, 1:] * chosen[:, :-1], chosen[1:] * chosen[:-1]):
@@ -128,8 +128,8 @@ def test_poisson_coins_are_independent_from_record_to_record_and_step_to_step():
 
 
 def test_poisson_batches_may_be_empty_and_larger_than_expected():
-    bits = SeededBits(5, "sampling")
-    sizes = [PoissonSampler(1000, 0.001).draw(0, bits).size for _ in range(300)]
+    rng = SeededSource(5, "sampling")
+    sizes = [PoissonSampler(1000, 0.001).draw(0, rng).size for _ in range(300)]
     assert min(sizes) == 0
     assert max(sizes) >= 3
 
@@ -149,10 +149,10 @@ def test_poisson_goes_on_drawing_gaps_until_the_records_end():
 
 
 def test_fixed_size_sets_are_uniform():
-    bits, sampler = SeededBits(6, "sampling"), FixedSizeSampler(6, 2)
+    rng, sampler = SeededSource(6, "sampling"), FixedSizeSampler(6, 2)
     seen: dict[bytes, int] = {}
     for _ in range(15_000):
-        key = bytes(sampler.draw(0, bits))
+        key = bytes(sampler.draw(0, rng))
         seen[key] = seen.get(key, 0) + 1
     assert len(seen) == 15
     assert stats.chisquare(list(seen.values())).pvalue > 1e-6
@@ -162,7 +162,7 @@ def test_fixed_size_sets_are_uniform():
 @settings(max_examples=60, deadline=None)
 def test_fixed_size_gives_exactly_its_size(records, data):
     size = data.draw(st.integers(1, records))
-    drawn = FixedSizeSampler(records, size).draw(0, SeededBits(records, "sampling"))
+    drawn = FixedSizeSampler(records, size).draw(0, SeededSource(records, "sampling"))
     assert np.unique(drawn).size == size
 
 

@@ -7,7 +7,7 @@ from torch import nn
 from privada.clipping import Batch, make_engine
 from privada.clipping.one_pass import OnePassEngine
 from privada.core.tensors import Parameters
-from tests.contracts.test_engines import GEOMETRIES, TOLERANCE, whitening
+from tests.contracts.test_engines import GEOMETRIES, TOLERANCE, scaling
 from tests.oracles.examples import clipped_sum
 
 transformers = pytest.importorskip("transformers")
@@ -65,7 +65,7 @@ def test_the_clipped_sum_equals_the_loop_over_examples(name, kind, dtype):
     engine = make_engine("auto", model, loss, parameters, next(batch.chunks(3)))
     assert isinstance(engine, OnePassEngine)
     assert not engine.whole_modules
-    shape = whitening(kind, parameters.size, dtype)
+    shape = scaling(kind, parameters.size, dtype)
     for clip in (1e-2, 1.0, 1e3):
         found = engine.clipped_sum(batch, shape, clip).value.double()
         expected = clipped_sum(model, loss, tokens, targets, clip, shape.scale, shape.shift)

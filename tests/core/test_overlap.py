@@ -114,8 +114,12 @@ def test_a_part_is_refused_also_where_rows_have_twins(twins):
     "method",
     [
         lambda public: pv.methods.DPAdamPub(lr=0.1, public=public),
-        lambda public: pv.methods.AdaDPS(lr=0.1, geometry=pv.geometry.public_gradients(public)),
-        lambda public: pv.methods.PASAN(lr=0.1, geometry=pv.geometry.public_moments(public)),
+        lambda public: pv.methods.AdaDPS(
+            lr=0.1, preconditioner=pv.preconditioning.public_gradients(public)
+        ),
+        lambda public: pv.methods.PASAN(
+            lr=0.1, preconditioner=pv.preconditioning.public_moments(public)
+        ),
     ],
 )
 @pytest.mark.parametrize("copied", [False, True])
@@ -131,7 +135,7 @@ def test_a_run_refuses_them_before_any_charge(method, copied):
 
 
 def test_what_says_that_it_is_not_private_is_not_refused():
-    method = pv.methods.AdaDPS(lr=0.1, geometry=pv.geometry.ideal((X, Y)))
+    method = pv.methods.AdaDPS(lr=0.1, preconditioner=pv.preconditioning.ideal((X, Y)))
     pv.Trainer(
         torch.nn.Linear(4, 2), torch.nn.CrossEntropyLoss(), (X, Y), method=method,
         batch_size=10, steps=1, noise_multiplier=1.0, delta=1e-4,

@@ -8,21 +8,28 @@ import pytest
 from scipy import stats
 
 from privada.core.errors import ArgumentError
-from privada.core.randomness import SecureBits, SeededBits, integers, make_bits, uniforms, words
+from privada.core.randomness import (
+    SecureSource,
+    SeededSource,
+    integers,
+    make_source,
+    random_words,
+    uniforms,
+)
 from tests.forks import PATIENCE, from_fork
 
 
 def test_seeded_bits_repeat_and_their_streams_and_draws_do_not():
-    first = SeededBits(3, "noise")
+    first = SeededSource(3, "noise")
     a, b = first.draw(64), first.draw(64)
-    assert (SeededBits(3, "noise").draw(64) == a).all()
-    assert (SeededBits(3, "noise", position=1).draw(64) == b).all()
-    others = [a, b, SeededBits(3, "sampling").draw(64), SeededBits(4, "noise").draw(64)]
+    assert (SeededSource(3, "noise").draw(64) == a).all()
+    assert (SeededSource(3, "noise", position=1).draw(64) == b).all()
+    others = [a, b, SeededSource(3, "sampling").draw(64), SeededSource(4, "noise").draw(64)]
     assert len({bytes(x) for x in others}) == 4
 
 
 def test_a_longer_draw_begins_like_a_shorter_one():
-    assert (SeededBits(1, "x").draw(3 << 20)[:100] == SeededBits(1, "x").draw(100)).all()
+    assert (SeededSource(1, "x").draw(3 << 20)[:100] == SeededSource(1, "x").draw(100)).all()
 
 
 def test_key_stream_is_aes_256_in_counter_mode():
@@ -42,34 +49,36 @@ def test_key_stream_is_aes_256_in_counter_mode():
     "copied", [copy.copy, copy.deepcopy, lambda b: pickle.loads(pickle.dumps(b))]
 )
 def test_a_copy_of_secure_bits_repeats_nothing(copied):
-    bits = SecureBits()
-    twin = copied(bits)
-    assert bytes(bits.draw(32)) != bytes(twin.draw(32))
+    rng = SecureSource()
+    twin = copied(rng)
+    assert bytes(rng.draw(32)) != bytes(twin.draw(32))
 
 
 def test_secure_bits_do_not_repeat_across_a_fork():
-    bits = SecureBits()
-    bits.draw(16)
-    drawn = {from_fork(lambda: bytes(bits.draw(16))) for _ in range(4)}
-    drawn.add(bytes(bits.draw(16)))
+    rng = SecureSource()
+    rng.draw(16)
+    drawn = {from_fork(lambda: bytes(rng.draw(16))) for _ in range(4)}
+    drawn.add(bytes(rng.draw(16)))
     assert len(drawn) == 5
 
 
 def test_secure_bits_do_not_repeat_across_processes():
-    program = "from privada.core.randomness import SecureBits; print(bytes(SecureBits().draw(16)))"
+    program = (
+        "from privada.core.randomness import SecureSource; print(bytes(SecureSource().draw(16)))"
+    )
     command = [sys.executable, "-c", program]
     runs = [subprocess.check_output(command, timeout=PATIENCE) for _ in range(3)]
     assert len(set(runs)) == 3
 
 
 def test_secure_bits_look_uniform():
-    counts = np.bincount(SecureBits().draw(1 << 22), minlength=256)
+    counts = np.bincount(SecureSource().draw(1 << 22), minlength=256)
     # one false alarm in 1e8; a byte that is a sixth too likely, or a bit by 0.5 %, is found
     assert stats.chisquare(counts).pvalue > 1e-8
 
 
 def test_integers_are_uniform_and_in_range():
-    drawn = integers(SeededBits(5, "x"), 7, 70_000)
+    drawn = integers(SeededSource(5, "x"), 7, 70_000)
     assert drawn.min() == 0
     assert drawn.max() == 6
     assert stats.chisquare(np.bincount(drawn)).pvalue > 1e-6
@@ -89,21 +98,21 @@ def test_integers_reject_what_would_bias_them():
 
 
 def test_uniforms_are_uniform_and_strictly_inside():
-    drawn = uniforms(SeededBits(2, "u"), 50_000)
+    drawn = uniforms(SeededSource(2, "u"), 50_000)
     assert 0 < drawn.min() <= drawn.max() < 1
     assert stats.kstest(drawn, "uniform").pvalue > 1e-6
 
 
 def test_make_bits_is_secure_unless_seeded():
-    assert make_bits(None, "x").secure
-    assert not make_bits(0, "x").secure
-    assert words(make_bits(0, "x"), 3).dtype == np.uint64
+    assert make_source(None, "x").secure
+    assert not make_source(0, "x").secure
+    assert random_words(make_source(0, "x"), 3).dtype == np.uint64
 
 
 @pytest.mark.parametrize("seed", [-1, 1.5, "a", True])
 def test_a_bad_seed_is_refused(seed):
     with pytest.raises(ArgumentError, match="seed"):
-        SeededBits(seed, "x")
+        SeededSource(seed, "x")
 
 
 class Ones:

@@ -11,12 +11,12 @@ import torch
 from torch import nn
 
 import privada as pv
-from privada.core.randomness import SecureBits
+from privada.core.randomness import SecureSource
 from privada.core.state import HeldState
 from privada.data import load
 from privada.noise import GaussianNoise
 from privada.query.account import Account
-from privada.scores import Scorer
+from privada.query.scores import Scorer
 
 SECRET = 0.123
 
@@ -358,14 +358,15 @@ def test_a_copy_of_a_trainer_watches_its_own_model() -> None:
 
 def test_scores_of_a_model_that_keeps_something_are_not_released() -> None:
     from privada import data
-    from privada.core.randomness import SecureBits
+    from privada.core.randomness import SecureSource
     from privada.noise import GaussianNoise
-    from privada.scores import Scorer, accuracy
+    from privada.query.scores import Scorer, accuracy
 
     model = Remembering(in_place)
     scorer = Scorer(
         data.load(problem(), torch.float32, torch.device("cpu")), accuracy(), population=20,
-        account=Account(pv.Ledger(None), run="run"), noise=GaussianNoise(), model_bits=SecureBits(),
+        account=Account(pv.Ledger(None), run="run"), noise=GaussianNoise(),
+        model_rng=SecureSource(),
     )  # fmt: skip
     with pytest.raises(pv.ModelError, match="changed while"):
         scorer.query(model, 1.0)
@@ -885,7 +886,7 @@ def test_scores_on_a_data_set_that_carries_something_are_not_released() -> None:
         population=20,
         account=Account(ledger, run="a"),
         noise=GaussianNoise(),
-        model_bits=SecureBits(),
+        model_rng=SecureSource(),
     )  # fmt: skip
     with pytest.raises(pv.ModelError, match="changed while they ran on records"):
         scorer.query(nn.Linear(3, 2), 1.0)

@@ -11,13 +11,13 @@ import torch
 from privada.core.errors import ArgumentError, PrivadaError
 from privada.core.validation import (
     flag,
+    integer,
     one_of,
     positive,
     probability,
     rate,
     real,
     shown,
-    whole,
 )
 
 NAN, INF = math.nan, math.inf
@@ -56,7 +56,7 @@ def test_a_number_out_of_range_is_named_with_its_value(check, value):
     assert str(error.value).endswith("Try 0.1.")
 
 
-@pytest.mark.parametrize("check", [real, positive, probability, rate, whole])
+@pytest.mark.parametrize("check", [real, positive, probability, rate, integer])
 @pytest.mark.parametrize("value", NOT_NUMBERS, ids=repr)
 def test_what_is_not_a_number_is_refused(check, value):
     with pytest.raises(ArgumentError, match="Expected x to be a"):
@@ -65,7 +65,7 @@ def test_what_is_not_a_number_is_refused(check, value):
 
 @pytest.mark.parametrize("value", [1, 10**30, np.int64(5), np.uint8(3)])
 def test_a_whole_number_comes_back_as_an_int(value):
-    result = whole("x", value)
+    result = integer("x", value)
     assert type(result) is int
     assert result == value
 
@@ -73,21 +73,21 @@ def test_a_whole_number_comes_back_as_an_int(value):
 @pytest.mark.parametrize("value", [1.0, 1.5, np.float64(2), NAN, fractions.Fraction(4, 2)])
 def test_a_fraction_is_not_a_whole_number(value):
     with pytest.raises(ArgumentError, match="to be a whole number"):
-        whole("x", value)
+        integer("x", value)
 
 
 @pytest.mark.parametrize(("value", "least"), [(0, 1), (-1, 0), (4, 5)])
 def test_a_whole_number_has_a_least_value(value, least):
     with pytest.raises(ArgumentError, match=f">= {least}, got x={value}"):
-        whole("x", value, least=least)
-    assert whole("x", least, least=least) == least
+        integer("x", value, least=least)
+    assert integer("x", least, least=least) == least
 
 
 @pytest.mark.parametrize("kind", [np.array, torch.tensor])
 def test_a_number_without_dimensions_is_a_number(kind):
     assert real("x", kind(0.5)) == 0.5
-    assert whole("x", kind(3)) == 3
-    for check, value in ((whole, kind(3.0)), (real, kind(True)), (real, kind([0.5]))):
+    assert integer("x", kind(3)) == 3
+    for check, value in ((integer, kind(3.0)), (real, kind(True)), (real, kind([0.5]))):
         with pytest.raises(ArgumentError, match="Expected x to be a"):
             check("x", value)
     with pytest.raises(ArgumentError, match=r"x=-0\.5"):

@@ -36,7 +36,7 @@ def made(method=None, *, steps=20, batch_size=10, units=100, sampling="poisson",
         pv.methods.DPSGD(lr=0.1),
         pv.methods.ADADP(lr=0.1),
         pv.methods.ADPSGD(lr=0.1),
-        pv.methods.AdaDPS(lr=0.1, geometry=pv.geometry.diagonal(2.0)),
+        pv.methods.AdaDPS(lr=0.1, preconditioner=pv.preconditioning.diagonal(2.0)),
     ],
     ids=lambda method: method.name,
 )

@@ -74,7 +74,7 @@ def path_of(monkeypatch, method, steps=12, noise=None, **settings):
     run = trainer(method, steps, **settings)
     left = list(normals(2 * steps + 60) if noise is None else noise)
 
-    def add_noise_(value, std, bits):
+    def add_noise_(value, std, rng):
         value.add_(torch.from_numpy(std * left.pop(0)))
 
     monkeypatch.setattr(gaussian, "add_noise_", add_noise_)

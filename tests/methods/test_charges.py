@@ -10,8 +10,8 @@ from tests.methods.problem import CLIP, PUBLIC, RECORDS, SIGMA, SIZE, flat, trai
 
 STEPS = 6
 ONE = events.gaussian(SIGMA)  # every record in every step
-MOMENTS = pv.geometry.known_moments(torch.arange(1.0, SIZE + 1))
-FEATURES = pv.geometry.by_feature([1.0, 0.5, 0.2, 0.1])
+MOMENTS = pv.preconditioning.known_moments(torch.arange(1.0, SIZE + 1))
+FEATURES = pv.preconditioning.by_feature([1.0, 0.5, 0.2, 0.1])
 
 # every named method, with how often it asks for a release in six steps
 METHODS = {
@@ -21,13 +21,13 @@ METHODS = {
     "dp-adam-wosm": ({}, {ONE: 6}),
     "dp-rmsprop": ({"lr": 0.01}, {ONE: 6}),
     "dp-adagrad": ({"lr": 0.1}, {ONE: 6}),
-    "adadps": ({"lr": 0.1, "geometry": FEATURES}, {ONE: 6}),
+    "adadps": ({"lr": 0.1, "preconditioner": FEATURES}, {ONE: 6}),
     "dp-r-pub": ({"lr": 0.01, "public": PUBLIC}, {ONE: 6}),
     "dp-adam-pub": ({"lr": 0.01, "public": PUBLIC}, {ONE: 6}),
     "pda-dpmd": ({"lr": 0.1, "public": PUBLIC}, {ONE: 6}),
     "pdp-sgd": ({"lr": 0.1, "public": PUBLIC, "dimensions": 3}, {ONE: 6}),
-    "pasan": ({"lr": 0.1, "geometry": MOMENTS}, {ONE: 6}),
-    "pagan": ({"lr": 0.1, "geometry": MOMENTS}, {ONE: 6}),
+    "pasan": ({"lr": 0.1, "preconditioner": MOMENTS}, {ONE: 6}),
+    "pagan": ({"lr": 0.1, "preconditioner": MOMENTS}, {ONE: 6}),
     "adadp": ({"lr": 0.1}, {ONE: 12}),
     "adp-sgd": (
         {"lr": 1.0},
@@ -45,9 +45,9 @@ def made(name):
 
 def test_micro_batches_double_the_noise_for_the_same_charge():
     """24 records in groups of 4: sensitivity 2C, divided by the number of groups."""
-    options = {"lr": 0.1, "geometry": pv.geometry.isotropic(), "clip": CLIP}
+    options = {"lr": 0.1, "preconditioner": pv.preconditioning.isotropic(), "clip": CLIP}
     run = trainer(pv.methods.AdaDPS(**options, microbatch=4))
-    release = run.gate.query(pv.geometry.isotropic(), SIGMA)
+    release = run.gate.query(pv.preconditioning.isotropic(), SIGMA)
     assert release.noise_std == pytest.approx(SIGMA * 2 * CLIP)
     assert release.batch_size == RECORDS / 4
     assert run.ledger.totals() == {ONE: 1}
@@ -171,8 +171,8 @@ def test_moments_that_are_interrupted_are_counted_and_asked_for_again(monkeypatc
 
 
 def with_private_moments(noise=8.0, **settings):
-    moments = pv.geometry.private_second_moments(noise_multiplier=noise, rounds=4)
-    method = pv.methods.PAGAN(lr=0.1, geometry=moments, clip=CLIP)
+    moments = pv.preconditioning.private_second_moments(noise_multiplier=noise, rounds=4)
+    method = pv.methods.PAGAN(lr=0.1, preconditioner=moments, clip=CLIP)
     return trainer(method, STEPS, **settings)
 
 
@@ -189,7 +189,7 @@ def test_the_noise_of_the_steps_makes_room_for_private_moments():
     options = {"noise_multiplier": None, "delta": None, "budget": budget}
     run = with_private_moments(**options).fit()
     assert 1.95 < run.epsilon() <= 2.0
-    known = trainer(pv.methods.PAGAN(lr=0.1, geometry=MOMENTS, clip=CLIP), STEPS, **options)
+    known = trainer(pv.methods.PAGAN(lr=0.1, preconditioner=MOMENTS, clip=CLIP), STEPS, **options)
     assert run.noise_multiplier > known.noise_multiplier
 
 

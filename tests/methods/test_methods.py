@@ -54,7 +54,9 @@ def test_a_schedule_that_returns_nonsense_is_refused():
         lambda public: pv.methods.DPAdamPub(lr=0.1, public=public),
         lambda public: pv.methods.PDADPMD(lr=0.1, public=public),
         lambda public: pv.methods.PDPSGD(lr=0.1, public=public, dimensions=2),
-        lambda public: pv.methods.AdaDPS(lr=0.1, geometry=pv.geometry.public_gradients(public)),
+        lambda public: pv.methods.AdaDPS(
+            lr=0.1, preconditioner=pv.preconditioning.public_gradients(public)
+        ),
     ],
     ids=["dp-r-pub", "dp-adam-pub", "pda-dpmd", "pdp-sgd", "adadps"],
 )

@@ -50,7 +50,7 @@ FORMS = {
         partial(adadps.adam, mix=0.7, decay1=0.6, decay2=0.95, eps=1e-2),
     ),
     "theorem 2": (
-        {"form": "rmsprop", **pv.geometry.theorem_2(gamma=0.5, eps=0.1)},
+        {"form": "rmsprop", **pv.preconditioning.theorem_2(gamma=0.5, eps=0.1)},
         partial(adadps.rmsprop, decay=adadps.theorem2_decay(0.5), eps=adadps.theorem2_eps(0.1)),
     ),
 }
@@ -59,10 +59,10 @@ FORMS = {
 @pytest.mark.parametrize("form", FORMS)
 def test_adadps_with_public_gradients(form, monkeypatch):
     settings, statistics = FORMS[form]
-    geometry = pv.geometry.public_gradients(PUBLIC, **settings)
+    preconditioner = pv.preconditioning.public_gradients(PUBLIC, **settings)
     lr = pv.updates.inverse_sqrt(0.3)
     start, path, run = path_of(
-        monkeypatch, pv.methods.AdaDPS(lr=lr, geometry=geometry, clip=CLIP), STEPS
+        monkeypatch, pv.methods.AdaDPS(lr=lr, preconditioner=preconditioner, clip=CLIP), STEPS
     )
     expected, _ = adadps.adadps(
         start, rows, public_mean, NOISE[:STEPS], statistics, adadps.theorem2_lr(0.3), CLIP, SIGMA,
@@ -74,8 +74,8 @@ def test_adadps_with_public_gradients(form, monkeypatch):
 
 @pytest.mark.parametrize("every", [3, 5, "epoch"])
 def test_public_gradients_may_serve_several_steps(every, monkeypatch):
-    geometry = pv.geometry.public_gradients(PUBLIC, decay=0.8, eps=1e-2, every=every)
-    method = pv.methods.AdaDPS(lr=0.2, geometry=geometry, clip=CLIP)
+    preconditioner = pv.preconditioning.public_gradients(PUBLIC, decay=0.8, eps=1e-2, every=every)
+    method = pv.methods.AdaDPS(lr=0.2, preconditioner=preconditioner, clip=CLIP)
     start, path, _ = path_of(monkeypatch, method, STEPS)
     every = 1 if every == "epoch" else every  # all records are in each step: an epoch is one
     theta, publics = start, []
@@ -89,9 +89,9 @@ def test_public_gradients_may_serve_several_steps(every, monkeypatch):
 
 
 def test_adadps_with_fixed_scales(monkeypatch):
-    geometry = pv.geometry.diagonal(torch.from_numpy(SCALES))
+    preconditioner = pv.preconditioning.diagonal(torch.from_numpy(SCALES))
     start, path, _ = path_of(
-        monkeypatch, pv.methods.AdaDPS(lr=0.2, geometry=geometry, clip=CLIP), STEPS
+        monkeypatch, pv.methods.AdaDPS(lr=0.2, preconditioner=preconditioner, clip=CLIP), STEPS
     )
     agree(
         path,
@@ -100,9 +100,9 @@ def test_adadps_with_fixed_scales(monkeypatch):
 
 
 def test_adadps_with_moments_divides_by_them_and_does_not_restore(monkeypatch):
-    geometry = pv.geometry.known_moments(torch.from_numpy(SCALES))
+    preconditioner = pv.preconditioning.known_moments(torch.from_numpy(SCALES))
     start, path, _ = path_of(
-        monkeypatch, pv.methods.AdaDPS(lr=0.2, geometry=geometry, clip=CLIP), STEPS
+        monkeypatch, pv.methods.AdaDPS(lr=0.2, preconditioner=preconditioner, clip=CLIP), STEPS
     )
     agree(
         path,
@@ -114,9 +114,9 @@ def test_adas_is_the_same_without_privacy():
     torch.manual_seed(0)
     model = torch.nn.Linear(FEATURES, CLASSES).double()
     start = torch.cat([p.detach().reshape(-1) for p in model.parameters()]).numpy()
-    geometry = pv.geometry.diagonal(torch.from_numpy(SCALES))
+    preconditioner = pv.preconditioning.diagonal(torch.from_numpy(SCALES))
     pv.adas(
-        model, torch.nn.CrossEntropyLoss(), PUBLIC, geometry=geometry, steps=7,
+        model, torch.nn.CrossEntropyLoss(), PUBLIC, preconditioner=preconditioner, steps=7,
         lr=pv.updates.inverse_sqrt(0.3),
     )  # fmt: skip
     expected = adadps.adas(start, public_mean, 7, SCALES, adadps.theorem2_lr(0.3))
@@ -167,8 +167,10 @@ def test_the_warm_start_is_ordinary_training_on_public_data():
 
 
 def test_the_ideal_oracle_does_not_call_itself_private(monkeypatch):
-    geometry = pv.geometry.ideal((X, np.zeros(RECORDS, int)), "adagrad", eps=0.1)
-    _, _, run = path_of(monkeypatch, pv.methods.AdaDPS(lr=0.2, geometry=geometry, clip=CLIP), 2)
+    preconditioner = pv.preconditioning.ideal((X, np.zeros(RECORDS, int)), "adagrad", eps=0.1)
+    _, _, run = path_of(
+        monkeypatch, pv.methods.AdaDPS(lr=0.2, preconditioner=preconditioner, clip=CLIP), 2
+    )
     statement = run.statement()
     assert not statement.private
     words = " ".join(str(statement).split())
@@ -190,7 +192,9 @@ def scale_on(shape, model):
 def test_feature_moments_are_root_mean_squares():
     expected = adadps.root_mean_square(X, eps=0.01)
     for features in (X, __import__("scipy.sparse").sparse.csr_matrix(X)):
-        found = scale_on(pv.geometry.feature_moments(features, eps=0.01), torch.nn.Linear(4, 2))
+        found = scale_on(
+            pv.preconditioning.feature_moments(features, eps=0.01), torch.nn.Linear(4, 2)
+        )
         np.testing.assert_allclose(found[:4], expected, rtol=1e-6)
         np.testing.assert_allclose(found[4:8], expected, rtol=1e-6)
         np.testing.assert_allclose(found[8:], 1.0)
@@ -198,13 +202,15 @@ def test_feature_moments_are_root_mean_squares():
 
 def test_token_frequencies_are_the_papers_but_for_a_factor():
     expected = adadps.token_frequency(COUNTS)
-    found = scale_on(pv.geometry.token_frequency(COUNTS, floor=1e-9), torch.nn.Embedding(4, 3))
+    found = scale_on(
+        pv.preconditioning.token_frequency(COUNTS, floor=1e-9), torch.nn.Embedding(4, 3)
+    )
     np.testing.assert_allclose(found.reshape(4, 3)[:, 1], expected / expected.max(), rtol=1e-6)
 
 
 def test_tf_idf_is_the_papers_but_for_a_factor():
     weights = adadps.tf_idf(COUNTS)
-    found = pv.geometry.tf_idf(COUNTS, eps=0.0).scales.numpy()
+    found = pv.preconditioning.tf_idf(COUNTS, eps=0.0).scales.numpy()
     some = weights > 0
     np.testing.assert_allclose(found[some] * weights[some], weights[some].min(), rtol=1e-5)
     assert (found[~some] == 1).all()
@@ -212,15 +218,15 @@ def test_tf_idf_is_the_papers_but_for_a_factor():
 
 def test_scales_by_feature_go_to_the_layer_that_meets_the_features():
     model = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.ReLU(), torch.nn.Linear(4, 2))
-    shape = pv.geometry.by_feature([1.0, 2.0, 3.0, 4.0], others=0.5)
+    shape = pv.preconditioning.by_feature([1.0, 2.0, 3.0, 4.0], others=0.5)
     found = scale_on(shape, model)
     np.testing.assert_allclose(found[:16], 0.5)
     np.testing.assert_allclose(found[16:24], [1, 2, 3, 4, 1, 2, 3, 4])
     square = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.ReLU(), torch.nn.Linear(4, 4))
-    named = scale_on(pv.geometry.by_feature([1.0, 2.0, 3.0, 4.0], layer="2"), square)
+    named = scale_on(pv.preconditioning.by_feature([1.0, 2.0, 3.0, 4.0], layer="2"), square)
     np.testing.assert_allclose(named[20:36].reshape(4, 4)[2], [1, 2, 3, 4])
     with pytest.raises(pv.ArgumentError, match="layer="):
-        scale_on(pv.geometry.by_feature([1.0, 2.0]), model)
+        scale_on(pv.preconditioning.by_feature([1.0, 2.0]), model)
 
 
 # ---------------------------------------------------------------------- 002
@@ -313,10 +319,10 @@ PROJECTIONS = {
 def test_pasan_and_pagan(name, feasible, projection, monkeypatch):
     onto, project = SETS[feasible]
     clipping, onto_ellipsoid = PROJECTIONS[projection]
-    geometry = pv.geometry.known_moments(torch.from_numpy(MOMENTS))
+    preconditioner = pv.preconditioning.known_moments(torch.from_numpy(MOMENTS))
     method = pv.methods.get(name)(
         lr=0.3,
-        geometry=geometry,
+        preconditioner=preconditioner,
         onto=onto,
         clip=CLIP,
         clipping=clipping,
@@ -333,9 +339,9 @@ def test_pasan_and_pagan(name, feasible, projection, monkeypatch):
 
 @pytest.mark.parametrize("name", ["pasan", "pagan"])
 def test_scales_given_as_they_are_are_the_half_axes(name, monkeypatch):
-    geometry = pv.geometry.diagonal(torch.from_numpy(MOMENTS**0.4))
+    preconditioner = pv.preconditioning.diagonal(torch.from_numpy(MOMENTS**0.4))
     options = {"eps": 1e-30} if name == "pagan" else {}
-    method = pv.methods.get(name)(lr=0.3, geometry=geometry, clip=CLIP, **options)
+    method = pv.methods.get(name)(lr=0.3, preconditioner=preconditioner, clip=CLIP, **options)
     start, path, _ = path_of(monkeypatch, method, STEPS)
     axes = CLIP * MOMENTS**0.4
     gradient = pasan_pagan.ellipsoid_gradient(rows, NOISE, axes, pasan_pagan.radial, SIGMA, RECORDS)
@@ -352,8 +358,8 @@ def test_pdp_sgd(monkeypatch):
 
 def test_private_second_moments_are_algorithm_3(monkeypatch):
     rounds = pasan_pagan.moment_iterations(SIZE)
-    moments = pv.geometry.private_second_moments(noise_multiplier=8.0, ratio=1.4)
-    method = pv.methods.PAGAN(lr=0.3, geometry=moments, clip=CLIP, averaging=False)
+    moments = pv.preconditioning.private_second_moments(noise_multiplier=8.0, ratio=1.4)
+    method = pv.methods.PAGAN(lr=0.3, preconditioner=moments, clip=CLIP, averaging=False)
     noise = normals(rounds + 1, seed=5)
     start, _, run = path_of(monkeypatch, method, 1, noise=noise)
     # the paper's noise is rho^2 T sqrt(d log(T / delta)) / (n epsilon)

@@ -21,13 +21,15 @@ def trained(method, steps=STEPS, **settings):
 
 
 @pytest.mark.parametrize(
-    "geometry", [pv.geometry.isotropic(), pv.geometry.diagonal(1.0)], ids=["none", "ones"]
+    "preconditioner",
+    [pv.preconditioning.isotropic(), pv.preconditioning.diagonal(1.0)],
+    ids=["none", "ones"],
 )
-def test_adadps_with_a_scale_of_one_is_dp_sgd(geometry):
-    path, run = trained(pv.methods.AdaDPS(lr=0.3, geometry=geometry, clip=CLIP))
+def test_adadps_with_a_scale_of_one_is_dp_sgd(preconditioner):
+    path, run = trained(pv.methods.AdaDPS(lr=0.3, preconditioner=preconditioner, clip=CLIP))
     expected, other = trained(SGD)
     # in a geometry of ones the engine takes norms in another way, and may round otherwise
-    exact = geometry.scale is None
+    exact = preconditioner.scale is None
     np.testing.assert_allclose(path, expected, rtol=0 if exact else 1e-9)
     assert run.ledger.totals() == other.ledger.totals()
 

@@ -10,21 +10,27 @@ from scipy import sparse
 import privada as pv
 from tests.methods.problem import CLIP, FEATURES, PUBLIC, SIZE, X, Y, flat, trainer
 
-MOMENTS = pv.geometry.known_moments(1.0)
+MOMENTS = pv.preconditioning.known_moments(1.0)
 WRONG = {
-    "adadps without scales": (lambda: pv.methods.AdaDPS(lr=0.1, geometry=[1, 2]), "geometry"),
-    "adadps form": (lambda: pv.geometry.public_gradients(PUBLIC, "sgd"), "form"),
-    "adadps decay": (lambda: pv.geometry.public_gradients(PUBLIC, decay=1.0), "decay"),
-    "adadps eps": (lambda: pv.geometry.public_gradients(PUBLIC, eps=0.0), "eps"),
-    "adadps mix": (lambda: pv.geometry.public_gradients(PUBLIC, "adam", mix=0.0), "mix"),
-    "adadps every": (lambda: pv.geometry.public_gradients(PUBLIC, every=0), "every"),
+    "adadps without scales": (
+        lambda: pv.methods.AdaDPS(lr=0.1, preconditioner=[1, 2]),
+        "preconditioner",
+    ),
+    "adadps form": (lambda: pv.preconditioning.public_gradients(PUBLIC, "sgd"), "form"),
+    "adadps decay": (lambda: pv.preconditioning.public_gradients(PUBLIC, decay=1.0), "decay"),
+    "adadps eps": (lambda: pv.preconditioning.public_gradients(PUBLIC, eps=0.0), "eps"),
+    "adadps mix": (lambda: pv.preconditioning.public_gradients(PUBLIC, "adam", mix=0.0), "mix"),
+    "adadps every": (lambda: pv.preconditioning.public_gradients(PUBLIC, every=0), "every"),
     "public batch": (lambda: pv.Public(PUBLIC, batch_size=0), "batch_size"),
-    "theorem 2": (lambda: pv.geometry.theorem_2(gamma=2.0), "gamma"),
+    "theorem 2": (lambda: pv.preconditioning.theorem_2(gamma=2.0), "gamma"),
     "dp-r-pub decay": (lambda: pv.methods.DPRPub(lr=0.1, public=PUBLIC, decay=2), "decay"),
     "dp-adam-pub mix": (lambda: pv.methods.DPAdamPub(lr=0.1, public=PUBLIC, mix=1.5), "mix"),
     "pda-dpmd weight": (lambda: pv.methods.PDADPMD(lr=0.1, public=PUBLIC, weight=-1), "weight"),
     "pdp-sgd k": (lambda: pv.methods.PDPSGD(lr=0.1, public=PUBLIC, dimensions=0), "dimensions"),
-    "pasan exponent": (lambda: pv.methods.PASAN(lr=1, geometry=MOMENTS, exponent=0), "exponent"),
+    "pasan exponent": (
+        lambda: pv.methods.PASAN(lr=1, preconditioner=MOMENTS, exponent=0),
+        "exponent",
+    ),
     "pagan lr": (lambda: pv.methods.PAGAN(lr=0.0), "lr"),
     "adadp tolerance": (lambda: pv.methods.ADADP(tolerance=-1.0), "tolerance"),
     "adadp follow": (lambda: pv.methods.ADADP(follow="quarters"), "follow"),
@@ -34,17 +40,20 @@ WRONG = {
     "adp-sgd alpha": (lambda: pv.methods.ADPSGD(alpha=lambda t: 0.0), "alpha"),
     "adp-sgd divisor": (lambda: pv.methods.ADPSGD(divisor=lambda t: -t), "divisor"),
     "adp-sgd growth": (lambda: pv.methods.ADPSGD(adaptive=True, growth=0.0), "growth"),
-    "moments ratio": (lambda: pv.geometry.private_second_moments(1.0, ratio=1.0), "ratio > 1"),
-    "moments noise": (lambda: pv.geometry.private_second_moments(0.0), "noise_multiplier"),
+    "moments ratio": (
+        lambda: pv.preconditioning.private_second_moments(1.0, ratio=1.0),
+        "ratio > 1",
+    ),
+    "moments noise": (lambda: pv.preconditioning.private_second_moments(0.0), "noise_multiplier"),
     "dp-adam-bc floor": (lambda: pv.methods.DPAdamBC(floor=0.0), "floor"),
     "scale eps": (lambda: pv.methods.ScaleThenPrivatise(eps_scale=-1.0), "eps"),
     "dp2 turns": (lambda: pv.methods.DP2RMSProp(lr=1, adaptive_lr=1, plain=0), "plain"),
     "clipping": (lambda: pv.methods.DPSGD(lr=0.1, clipping="flat"), "clipping"),
-    "features": (lambda: pv.geometry.by_feature([1.0, 0.0]), "scales"),
-    "frequency": (lambda: pv.geometry.token_frequency([0, 0]), "counts"),
-    "negative counts": (lambda: pv.geometry.token_frequency([1, -1]), "counts"),
-    "tf-idf": (lambda: pv.geometry.tf_idf(np.ones((3, 2))), "counts"),
-    "no rows": (lambda: pv.geometry.feature_moments(np.zeros((0, 3))), "features"),
+    "features": (lambda: pv.preconditioning.by_feature([1.0, 0.0]), "scales"),
+    "frequency": (lambda: pv.preconditioning.token_frequency([0, 0]), "counts"),
+    "negative counts": (lambda: pv.preconditioning.token_frequency([1, -1]), "counts"),
+    "tf-idf": (lambda: pv.preconditioning.tf_idf(np.ones((3, 2))), "counts"),
+    "no rows": (lambda: pv.preconditioning.feature_moments(np.zeros((0, 3))), "features"),
     "warm start": (lambda: pv.warm_start(torch.nn.Linear(1, 1), None, PUBLIC, steps=-1), "steps"),
 }
 
@@ -57,16 +66,16 @@ def test_a_wrong_setting_is_an_error_that_names_it(case):
 
 
 UNFIT = {
-    "features": pv.geometry.by_feature([1.0, 2.0]),
-    "diagonal": pv.geometry.diagonal(torch.ones(SIZE + 1)),
-    "moments": pv.geometry.known_moments(torch.ones(SIZE + 1)).ellipsoid(0.5),
-    "public": pv.geometry.public_gradients((np.zeros((5, FEATURES + 1)), np.zeros(5, int))),
+    "features": pv.preconditioning.by_feature([1.0, 2.0]),
+    "diagonal": pv.preconditioning.diagonal(torch.ones(SIZE + 1)),
+    "moments": pv.preconditioning.known_moments(torch.ones(SIZE + 1)).ellipsoid(0.5),
+    "public": pv.preconditioning.public_gradients((np.zeros((5, FEATURES + 1)), np.zeros(5, int))),
 }
 
 
 @pytest.mark.parametrize("name", UNFIT)
 def test_side_information_for_another_model_is_refused_at_once(name):
-    method = pv.methods.AdaDPS(lr=0.1, geometry=UNFIT[name])
+    method = pv.methods.AdaDPS(lr=0.1, preconditioner=UNFIT[name])
     with pytest.raises((pv.ArgumentError, pv.DataError), match="Expected"):
         trainer(method)
 
@@ -98,10 +107,11 @@ def test_public_batches_are_drawn_afresh_and_repeat_with_their_number():
 
 def test_public_gradients_leave_the_global_generator_and_the_model_alone():
     model = torch.nn.Sequential(torch.nn.Linear(4, 5), torch.nn.Dropout(0.5), torch.nn.Linear(5, 3))
-    geometry = pv.geometry.public_gradients(PUBLIC, eps=0.1)
+    preconditioner = pv.preconditioning.public_gradients(PUBLIC, eps=0.1)
     run = pv.Trainer(
         model.double(), torch.nn.CrossEntropyLoss(), (X, Y), batch_size=6, steps=3,
-        method=pv.methods.AdaDPS(lr=0.1, geometry=geometry), noise_multiplier=1.0, delta=1e-3,
+        method=pv.methods.AdaDPS(lr=0.1, preconditioner=preconditioner), noise_multiplier=1.0,
+        delta=1e-3,
     )  # fmt: skip
     state = torch.get_rng_state()
     run.step()
@@ -112,7 +122,9 @@ def test_public_gradients_leave_the_global_generator_and_the_model_alone():
 def test_a_method_serves_several_trainers_at_once():
     """Two runs that share a method, taken in turns, are as if each were alone."""
     method = pv.methods.AdaDPS(
-        lr=0.1, geometry=pv.geometry.public_gradients(PUBLIC, eps=0.1, every=2), clip=CLIP
+        lr=0.1,
+        preconditioner=pv.preconditioning.public_gradients(PUBLIC, eps=0.1, every=2),
+        clip=CLIP,
     )
     alone = [flat(trainer(method, 6, seed=seed).fit().model) for seed in (1, 2)]
     runs = [trainer(method, 6, seed=seed) for seed in (1, 2)]
@@ -159,8 +171,8 @@ def test_an_error_of_step_doubling_that_is_no_number_lowers_the_rate():
 
 def test_an_epoch_is_a_pass_over_the_records():
     """24 records in batches of 5 make an epoch of 5 steps."""
-    geometry = pv.geometry.public_gradients(PUBLIC, eps=0.1, every="epoch")
-    method = pv.methods.AdaDPS(lr=0.1, geometry=geometry)
+    preconditioner = pv.preconditioning.public_gradients(PUBLIC, eps=0.1, every="epoch")
+    method = pv.methods.AdaDPS(lr=0.1, preconditioner=preconditioner)
     run = pv.Trainer(
         torch.nn.Linear(FEATURES, 3), torch.nn.CrossEntropyLoss(), (X, Y), method=method,
         batch_size=5, steps=12, noise_multiplier=1.0, delta=1e-3,
@@ -181,7 +193,7 @@ def test_an_epoch_is_a_pass_over_the_records():
     assert rates[2:7] == [rates[2]] * 5
     assert rates[7] == pytest.approx(rates[2] * 1.1 / 1.2)
     with pytest.raises(pv.ArgumentError, match="epoch"):
-        geometry.init(pv.core.tensors.Parameters(torch.nn.Linear(4, 3), _NoSide()))
+        preconditioner.init(pv.core.tensors.Parameters(torch.nn.Linear(4, 3), _NoSide()))
 
 
 class _NoSide:
@@ -191,15 +203,15 @@ class _NoSide:
 
 def test_adas_takes_moments_that_are_known_and_no_others():
     model, loss = torch.nn.Linear(FEATURES, 3).double(), torch.nn.CrossEntropyLoss()
-    known = pv.geometry.known_moments(2.0).ellipsoid(0.5)
-    pv.adas(model, loss, PUBLIC, geometry=known, steps=2, lr=0.1)
-    private = pv.geometry.private_second_moments(1.0).ellipsoid(0.5)
+    known = pv.preconditioning.known_moments(2.0).ellipsoid(0.5)
+    pv.adas(model, loss, PUBLIC, preconditioner=known, steps=2, lr=0.1)
+    private = pv.preconditioning.private_second_moments(1.0).ellipsoid(0.5)
     with pytest.raises(pv.ArgumentError, match="asks for releases"):
-        pv.adas(model, loss, PUBLIC, geometry=private, steps=2, lr=0.1)
+        pv.adas(model, loss, PUBLIC, preconditioner=private, steps=2, lr=0.1)
 
 
 def test_descriptions_hold_no_data():
     method = pv.methods.DPRPub(lr=0.1, public=(X, Y))
     assert method.describe() == "dp-r-pub (clip=1.0, lr=0.1, public=data, decay=0.9, eps=1e-08)"
-    method = pv.methods.PAGAN(lr=0.1, geometry=pv.geometry.diagonal(torch.ones(3)))
+    method = pv.methods.PAGAN(lr=0.1, preconditioner=pv.preconditioning.diagonal(torch.ones(3)))
     assert "tensor" not in method.describe()

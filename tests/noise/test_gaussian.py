@@ -13,7 +13,7 @@ from scipy import stats
 
 from privada.accounting import Ledger, events
 from privada.core.errors import ArgumentError, EventError, LedgerError
-from privada.core.randomness import SecureBits, SeededBits, uniforms
+from privada.core.randomness import SecureSource, SeededSource, uniforms
 from privada.core.receipts import Receipt
 from privada.core.values import ClippedSum, Release
 from privada.noise import GaussianNoise
@@ -27,7 +27,7 @@ PAIRS = 1 << 18
 
 
 class Constant:
-    """Bits that are all the same."""
+    """RandomSource that are all the same."""
 
     secure = False
 
@@ -38,9 +38,9 @@ class Constant:
         return np.full(size, self.byte, np.uint8)
 
 
-def normals(bits, count=COUNT):
+def normals(rng, count=COUNT):
     drawn = np.empty(count)
-    for place, some in module._Normals((count + 1) // 2).halves(bits, count, 1.0):
+    for place, some in module._Normals((count + 1) // 2).halves(rng, count, 1.0):
         drawn[place] = some
     return drawn
 
@@ -51,8 +51,8 @@ def sample(request):
 
     Six standard deviations are passed once in 5e8.
     """
-    bits = SecureBits() if request.param == "secure" else SeededBits(1, "noise")
-    return np.concatenate([normals(bits, 2 * PAIRS) for _ in range(8)])
+    rng = SecureSource() if request.param == "secure" else SeededSource(1, "noise")
+    return np.concatenate([normals(rng, 2 * PAIRS) for _ in range(8)])
 
 
 def test_moments_are_those_of_a_standard_normal(sample):
@@ -95,12 +95,12 @@ def test_extreme_bits_give_finite_normals_that_reach_the_tails():
 
 
 class SmallRadii:
-    """Bits whose leading 32 bits are below a bound, so that only far tails are drawn."""
+    """RandomSource whose leading 32 bits are below a bound, so that only far tails are drawn."""
 
     secure = False
 
     def __init__(self, below):
-        self.inner, self.below = SeededBits(4, "tails"), below
+        self.inner, self.below = SeededSource(4, "tails"), below
 
     def draw(self, size):
         drawn = self.inner.draw(size)
@@ -128,7 +128,7 @@ def test_the_far_tails_have_the_right_law():
 def test_releases_lie_on_a_lattice_that_depends_on_the_noise_alone(std, size, scale, seed):
     value = torch.sin(torch.arange(size, dtype=torch.float32)) * scale * std
     before = value.clone()
-    add_noise_(value, std, SeededBits(seed, "noise"))
+    add_noise_(value, std, SeededSource(seed, "noise"))
     spacing = 2.0 ** (np.floor(np.log2(std)) - 5)
     points = value.double() / spacing
     assert torch.equal(points, points.round())
@@ -139,7 +139,7 @@ def test_two_inputs_reach_the_same_set_of_outputs():
     seen = []
     for shift in (0.0, 0.0031 + 1e-7):
         value = torch.full((200_000,), shift)
-        add_noise_(value, 0.01, SeededBits(3, "noise"))
+        add_noise_(value, 0.01, SeededSource(3, "noise"))
         seen.append({v for v in value.tolist() if abs(v) < 0.02})
     assert seen[0] == seen[1]
     assert len(seen[0]) > 100
@@ -147,7 +147,7 @@ def test_two_inputs_reach_the_same_set_of_outputs():
 
 def test_lattice_points_have_the_probabilities_of_a_rounded_gaussian():
     value = torch.full((2_000_000,), 0.3)
-    add_noise_(value, 1.0, SeededBits(5, "noise"))
+    add_noise_(value, 1.0, SeededSource(5, "noise"))
     points, counts = np.unique(np.rint(value.double().numpy() * 32).astype(int), return_counts=True)
     edges = (np.arange(points[0], points[-1] + 2) - 0.5) / 32
     expected = np.diff(stats.norm.cdf(edges - 0.3)) * value.numel()
@@ -161,13 +161,13 @@ def test_lattice_points_have_the_probabilities_of_a_rounded_gaussian():
 def test_noise_is_unbiased_wherever_the_value_lies_in_its_cell():
     for shift in (0.0, 0.004, 0.012, 0.0156, 0.031):
         value = torch.full((1_000_000,), shift)
-        add_noise_(value, 1.0, SeededBits(8, "noise"))
+        add_noise_(value, 1.0, SeededSource(8, "noise"))
         assert abs(float(value.double().mean()) - shift) < 6 / 1000
 
 
 def test_a_value_far_larger_than_the_noise_keeps_its_noise():
     value = torch.full((100_000,), 1000.0)
-    add_noise_(value, 1.0, SeededBits(9, "noise"))
+    add_noise_(value, 1.0, SeededSource(9, "noise"))
     assert float(value.double().std()) == pytest.approx(1.0, rel=0.02)
 
 
@@ -175,7 +175,7 @@ def test_a_value_far_larger_than_the_noise_keeps_its_noise():
 @pytest.mark.parametrize("size", [1, 2, 3, 1001])
 def test_any_length_and_type_works(dtype, size):
     value = torch.zeros(size, dtype=dtype)
-    add_noise_(value, 1.0, SecureBits())
+    add_noise_(value, 1.0, SecureSource())
     assert value.dtype == dtype
     assert torch.isfinite(value).all()
 
@@ -197,11 +197,11 @@ def parts(monkeypatch):
 @pytest.mark.parametrize("size", [1, 99, 100, 101, 250, 1234])
 def test_every_part_of_a_vector_is_noised_once(parts, threads, secure, size):
     parts(threads)
-    bits = SecureBits() if secure else SeededBits(1, "noise")
+    rng = SecureSource() if secure else SeededSource(1, "noise")
     drawn = np.zeros(size)
     for _ in range(100):
         value = torch.zeros(size)
-        add_noise_(value, 1.0, bits)
+        add_noise_(value, 1.0, rng)
         drawn += value.numpy() ** 2
     # sums of 100 squares: noise twice would give 200, none 0; one false alarm in 5e8 each
     assert (drawn > stats.chi2.ppf(1e-9 / size, 100)).all()
@@ -211,7 +211,7 @@ def test_every_part_of_a_vector_is_noised_once(parts, threads, secure, size):
 
 
 def test_a_thread_that_fails_is_heard(parts):
-    class Failing(SecureBits):
+    class Failing(SecureSource):
         def draw(self, size):
             if threading.current_thread() is not threading.main_thread():
                 raise OSError("no more entropy")
@@ -227,7 +227,7 @@ def test_other_devices_get_the_same_noise(dtype):
     values = torch.linspace(-50, 50, 1001, dtype=dtype)
     here, there = values.clone(), values.clone()
     for add, value in ((module._add_here, here), (module._add_there, there)):
-        noise = module._Normals(501).halves(SeededBits(1, "noise"), 1001, 40.0)
+        noise = module._Normals(501).halves(SeededSource(1, "noise"), 1001, 40.0)
         add(value, noise, 2.0**-7)
     assert torch.equal(here, there)
 
@@ -237,17 +237,17 @@ def test_no_value_raises_whatever_numpy_is_set_to(parts, size):
     parts(2)
     value = torch.tensor([3e38, float("nan"), float("inf")]).repeat(size)[:size]
     with np.errstate(all="raise"):
-        add_noise_(value, 1e-3, SecureBits())
-        add_noise_(torch.full((size,), 1e-45), 1.0, SecureBits())
+        add_noise_(value, 1e-3, SecureSource())
+        add_noise_(torch.full((size,), 1e-45), 1.0, SecureSource())
 
 
-def exact_normals(bits, count):
+def exact_normals(rng, count):
     """The normals that the same bits would give without rounding, in units of 64 to 1."""
     pairs = (count + 1) // 2
-    first, second = bits.draw(8 * pairs).view(np.uint32).reshape(2, pairs)
+    first, second = rng.draw(8 * pairs).view(np.uint32).reshape(2, pairs)
     u = (first + 0.5) * 2.0**-32
     rare = np.flatnonzero(first < 1 << 16)
-    u[rare] = (first[rare] + uniforms(bits, rare.size)) * 2.0**-32
+    u[rare] = (first[rare] + uniforms(rng, rare.size)) * 2.0**-32
     angle = second.view(np.int32) * (np.pi * 2.0**-31)
     radius = np.sqrt(-2 * np.log(u)) * 64
     return np.concatenate([radius * np.cos(angle), radius * np.sin(angle)])[:count]
@@ -286,7 +286,7 @@ def test_bits_are_enough_for_every_cell(distance, most):
 def test_noise_follows_the_sensitivity_that_the_sum_carries():
     for sensitivity in (0.1, 1.0, 30.0):
         clipped = ClippedSum(torch.zeros(200_000), sensitivity)
-        release = GaussianNoise(SeededBits(2, "noise")).release(clipped, paid(1.5), batch_size=10)
+        release = GaussianNoise(SeededSource(2, "noise")).release(clipped, paid(1.5), batch_size=10)
         assert release.noise_std == pytest.approx(1.5 * sensitivity)
         assert float(release.value.double().std()) == pytest.approx(1.5 * sensitivity, rel=0.02)
         assert release.batch_size == 10
@@ -375,7 +375,7 @@ def test_noise_that_float32_has_no_room_for_is_refused(sensitivity):
 @pytest.mark.parametrize("sensitivity", [2e-30, 5e29])
 def test_noise_is_true_at_the_ends_of_what_float32_has_room_for(sensitivity):
     clipped = ClippedSum(torch.zeros(100_000), sensitivity)
-    release = GaussianNoise(SeededBits(1, "noise")).release(clipped, paid(), 1.0)
+    release = GaussianNoise(SeededSource(1, "noise")).release(clipped, paid(), 1.0)
     assert float((release.value.double() / sensitivity).std()) == pytest.approx(1, rel=0.02)
 
 
@@ -409,10 +409,10 @@ def test_noise_does_not_repeat_across_forks():
 def test_global_generators_are_left_alone():
     torch.manual_seed(1)
     before = torch.get_rng_state()
-    add_noise_(torch.zeros(100), 1.0, SecureBits())
+    add_noise_(torch.zeros(100), 1.0, SecureSource())
     assert torch.equal(before, torch.get_rng_state())
 
 
 def test_the_source_says_whether_it_is_private():
     assert "AES-256" in GaussianNoise().describe()
-    assert GaussianNoise(SeededBits(0, "noise")).describe() == "seeded: not a private release"
+    assert GaussianNoise(SeededSource(0, "noise")).describe() == "seeded: not a private release"

@@ -87,31 +87,31 @@ def microbatches(rows, clip, scale=None, shift=None, groups=None):
 # ---------------------------------------------------------------------- before there was a choice
 
 
-def plain_sum(rows, whitening, clip, total):
+def plain_sum(rows, scaling, clip, total):
     """Add exactly what per-example engines added when there was nothing but a threshold."""
-    if whitening.shift is not None:
-        rows = rows - whitening.shift
-    if whitening.scale is not None:
-        rows = rows / whitening.scale
+    if scaling.shift is not None:
+        rows = rows - scaling.shift
+    if scaling.scale is not None:
+        rows = rows / scaling.scale
     norms = torch.linalg.vector_norm(rows, dim=1, dtype=torch.float64)
     factors = (clip / norms.clamp(min=clip)).to(rows.dtype)
     total += factors @ rows
     return total
 
 
-def plain_one_pass(engine, batch, whitening, clip, total):
+def plain_one_pass(engine, batch, scaling, clip, total):
     """Add exactly what the engine of one pass added."""
     weight = 0.0
     for chunk in batch.chunks(engine._chunk):
         contributions = engine._contributions(chunk, Memory())
-        norms = engine._norms(contributions, chunk.size, whitening)
+        norms = engine._norms(contributions, chunk.size, scaling)
         factors = clip / norms.clamp(min=clip)
         kept = torch.where(factors < torch.finfo(total.dtype).tiny, 0.0, factors).to(total.dtype)
         for each in contributions:
             each.add_to(total, kept)
-        weight += float(kept.sum(dtype=torch.float64)) if whitening.shift is not None else 1.0
-    if whitening.shift is not None:
-        total.add_(whitening.shift, alpha=-weight)
-    if whitening.scale is not None:
-        total.div_(whitening.scale)
+        weight += float(kept.sum(dtype=torch.float64)) if scaling.shift is not None else 1.0
+    if scaling.shift is not None:
+        total.add_(scaling.shift, alpha=-weight)
+    if scaling.scale is not None:
+        total.div_(scaling.scale)
     return total

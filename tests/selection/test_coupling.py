@@ -40,7 +40,7 @@ def grid(recipe=SGD, data=DATA, **changes):
     return coupling_grid(recipe, data, **given)
 
 
-def made_up(function, rates, clips, greater=True):
+def dummy_batch(function, rates, clips, greater=True):
     """Return a study whose scores are a function of the logarithms of lr and clip."""
     each = np.array([[[function(np.log(lr), np.log(clip)) for clip in clips] for lr in rates]])
     score = pv.selection.Score("made up", lambda out, target: out, -99.0, 99.0, greater)
@@ -168,7 +168,7 @@ def test_the_slope_of_a_parabola_is_found_between_grid_points(slope, greater):
     def score(lr, clip):
         return (-1 if greater else 1) * (lr - slope * clip - 0.2) ** 2
 
-    found = made_up(score, RATES, CLIPS, greater)
+    found = dummy_batch(score, RATES, CLIPS, greater)
     assert found.slope() == pytest.approx(slope, abs=1e-9)
     for peak in found.peaks():
         assert peak.inside
@@ -177,26 +177,26 @@ def test_the_slope_of_a_parabola_is_found_between_grid_points(slope, greater):
 
 def test_uneven_grids():
     rates, clips = [0.01, 0.02, 0.04, 0.05, 0.08, 0.1, 0.2, 0.4], [0.5, 0.8, 1.0, 2.0]
-    found = made_up(lambda lr, clip: -((lr + clip + 3.0) ** 2), rates, clips)
+    found = dummy_batch(lambda lr, clip: -((lr + clip + 3.0) ** 2), rates, clips)
     assert found.slope() == pytest.approx(-1.0, abs=1e-9)
 
 
 def test_clips_whose_best_is_at_an_end_are_left_out():
-    found = made_up(lambda lr, clip: -abs(lr + 4 * clip), RATES, CLIPS)
+    found = dummy_batch(lambda lr, clip: -abs(lr + 4 * clip), RATES, CLIPS)
     inside = [peak.clip for peak in found.peaks() if peak.inside]
     assert inside == [0.5, 1.0, 2.0]
     assert found.slope() == pytest.approx(-4.0)
-    narrow = made_up(lambda lr, clip: lr, RATES, CLIPS)
+    narrow = dummy_batch(lambda lr, clip: lr, RATES, CLIPS)
     assert not any(peak.inside for peak in narrow.peaks())
     with pytest.raises(pv.ArgumentError, match="wider range"):
         narrow.slope()
 
 
 def test_equal_scores_count_as_their_middle():
-    found = made_up(lambda lr, clip: -float(abs(lr) > 1), RATES, CLIPS)
+    found = dummy_batch(lambda lr, clip: -float(abs(lr) > 1), RATES, CLIPS)
     assert found.slope() == pytest.approx(0.0)
     assert found.peaks()[0].learning_rate == pytest.approx(1.0)
-    level = made_up(lambda lr, clip: 0.5, RATES, CLIPS)
+    level = dummy_batch(lambda lr, clip: 0.5, RATES, CLIPS)
     assert level.slope() == pytest.approx(0.0, abs=1e-12)
     level.figure()
 
@@ -214,7 +214,7 @@ def test_dp_sgd_and_dp_adam_on_001s_regression():
 
 
 def test_the_map():
-    found = made_up(lambda lr, clip: -((lr + clip) ** 2) - 0.01 * clip**2, RATES, CLIPS)
+    found = dummy_batch(lambda lr, clip: -((lr + clip) ** 2) - 0.01 * clip**2, RATES, CLIPS)
     figure = found.figure()
     assert found.best == (1.0, 1.0)
     heat, *others = figure.data
@@ -233,7 +233,7 @@ def test_the_map():
 
 
 def test_the_best_of_a_loss_is_the_least():
-    found = made_up(lambda lr, clip: (lr - 1) ** 2 + clip**2, RATES, CLIPS, greater=False)
+    found = dummy_batch(lambda lr, clip: (lr - 1) ** 2 + clip**2, RATES, CLIPS, greater=False)
     assert found.best == (2.0, 1.0)
     assert found.best_score == found.scores.min()
     assert found.figure().data[0].reversescale
@@ -242,7 +242,7 @@ def test_the_best_of_a_loss_is_the_least():
 @pytest.mark.parametrize(("rows", "columns"), [(1, 1), (1, 4), (4, 1), (40, 40)])
 def test_maps_of_any_size(rows, columns):
     rates, clips = np.geomspace(0.1, 10, rows), np.geomspace(0.1, 10, columns)
-    found = made_up(lambda lr, clip: -(lr**2) - clip, rates.tolist(), clips.tolist())
+    found = dummy_batch(lambda lr, clip: -(lr**2) - clip, rates.tolist(), clips.tolist())
     figure = found.figure()
     assert any(trace.mode == "text" for trace in figure.data[1:]) == (rows < 40)
     assert len(figure.layout.yaxis.ticktext) <= 16

@@ -16,11 +16,11 @@ import torch
 from joblib import parallel_config
 
 import privada as pv
-from privada import checkpoint
 from privada.noise import GaussianNoise
 from privada.selection import runs
 from privada.selection import search as searching
 from privada.selection.marks import Marks
+from privada.train import checkpoint
 from tests.forks import PATIENCE
 from tests.selection.test_search import BUDGET, recipe, searched
 

@@ -143,9 +143,9 @@ def test_the_noise_of_a_step_and_of_a_run_in_a_simulation():
 @pytest.mark.parametrize(("how", "shape"), [("repeat-logarithmic", 0.0), ("repeat-geometric", 1.0),
                                             ("repeat-poisson", math.inf)])  # fmt: skip
 def test_the_chance_of_one_run_or_none_is_that_of_the_numbers_drawn(afforded, how, shape):
-    from privada.core.randomness import SeededBits
+    from privada.core.randomness import SeededSource
 
-    few = sum(draw_runs(4, shape, SeededBits(i, "runs")) <= 1 for i in range(4000)) / 4000
+    few = sum(draw_runs(4, shape, SeededSource(i, "runs")) <= 1 for i in range(4000)) / 4000
     (found,) = [s for s in afforded.searches if (s.how, s.candidates) == (how, 4)]
     assert few == pytest.approx(found.one_at_most, abs=6 * 0.5 / math.sqrt(4000))
 

@@ -132,7 +132,7 @@ def test_a_run_cannot_release_more_than_was_paid_for(monkeypatch):
         def fit(self, *_, **__):
             super().fit()
             with pytest.raises(pv.BudgetExceeded, match="paid for in advance") as raised:
-                self.gate.query(pv.geometry.isotropic(), self.noise_multiplier)
+                self.gate.query(pv.preconditioning.isotropic(), self.noise_multiplier)
             refused.append(raised.value)
             raise raised.value
 
@@ -367,7 +367,9 @@ def test_state_needs_a_ledger_file(tmp_path):
 
 def test_the_split_is_drawn_by_coins_and_disjoint():
     for sampling in (pv.participation.Poisson(), pv.participation.FixedSize()):
-        found = searching.split(DATA, 0.25, sampling, lambda: searching.make_bits(1, "split"), None)
+        found = searching.split(
+            DATA, 0.25, sampling, lambda: searching.make_source(1, "split"), None
+        )
         kept = {row.tobytes() for row in found.train[0]}
         apart = {row.tobytes() for row in found.scored[0]}
         assert not kept & apart

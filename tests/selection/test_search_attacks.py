@@ -17,7 +17,7 @@ from joblib import parallel_config
 from torch.utils.data import Subset, TensorDataset
 
 import privada as pv
-from privada.core.randomness import SeededBits
+from privada.core.randomness import SeededSource
 from privada.selection import runs
 from privada.selection import search as searching
 from privada.selection.candidates import mechanism_of
@@ -256,7 +256,7 @@ def test_a_refused_search_leaves_no_state(tmp_path):
 
 _KILLED_IN_A_WRITE = """
 import os, signal, sys
-from privada import checkpoint
+from privada.train import checkpoint
 from privada.selection import search as searching
 from tests.selection.test_search import searched
 
@@ -390,7 +390,7 @@ def test_a_delta_beside_the_budgets_is_refused():
 
 
 def test_runs_can_be_drawn_at_any_shape():
-    drawn = [draw_runs(1000, 1e4, SeededBits(seed, "runs")) for seed in range(2000)]
+    drawn = [draw_runs(1000, 1e4, SeededSource(seed, "runs")) for seed in range(2000)]
     # the variance is mean + mean^2 / shape, all but exactly
     assert abs(np.mean(drawn) - 1000) < 6 * math.sqrt(1100 / 2000)
     assert 0.8 < np.var(drawn) / 1100 < 1.25
@@ -401,7 +401,7 @@ def test_runs_can_be_drawn_at_any_shape():
 
 def test_the_statement_says_what_the_methods_know_of_private_records():
     def with_side_information(lr):
-        method = pv.methods.AdaDPS(lr=lr, geometry=pv.geometry.ideal(DATA))
+        method = pv.methods.AdaDPS(lr=lr, preconditioner=pv.preconditioning.ideal(DATA))
         return _candidate(torch.nn.Linear(5, 2), method=method)
 
     statement = searched(recipe=with_side_information).statement

@@ -7,7 +7,7 @@ import pytest
 from scipy import stats
 
 from privada.accounting.repetition import stopping_rate
-from privada.core.randomness import SeededBits
+from privada.core.randomness import SeededSource
 from privada.selection import stopping
 from privada.selection.stopping import draw_runs
 
@@ -36,7 +36,7 @@ def test_the_law_is_the_one_that_is_priced(shape, mean, monkeypatch):
     ends = np.cumsum(chances)
     for u in np.concatenate([np.linspace(0.0005, 0.9995, 200), [1e-9, 1 - 1e-9]]):
         monkeypatch.setattr(stopping, "uniforms", lambda *_, u=u: np.array([u]))
-        found = draw_runs(mean, shape, SeededBits(0, "x"))
+        found = draw_runs(mean, shape, SeededSource(0, "x"))
         before = ends[found - 1] if found else 0.0
         assert before - 1e-12 <= u <= ends[found] + 1e-12
     assert np.sum(chances * np.arange(len(chances))) == pytest.approx(mean, rel=1e-6)
@@ -44,8 +44,8 @@ def test_the_law_is_the_one_that_is_priced(shape, mean, monkeypatch):
 
 @pytest.mark.parametrize("shape", [0.0, 1.0, math.inf])
 def test_draws_have_the_mean(shape):
-    bits = SeededBits(5, "runs")
-    drawn = np.array([draw_runs(6.0, shape, bits) for _ in range(20_000)])
+    rng = SeededSource(5, "runs")
+    drawn = np.array([draw_runs(6.0, shape, rng) for _ in range(20_000)])
     spread = drawn.std() / math.sqrt(len(drawn))
     assert abs(drawn.mean() - 6.0) < 5 * spread
     assert drawn.min() >= (0 if shape == math.inf else 1)
@@ -55,6 +55,6 @@ def test_the_farthest_tail_ends(monkeypatch):
     monkeypatch.setattr(stopping, "uniforms", lambda *_: np.array([1 - 2.0**-53]))
     for shape in (0.0, 0.5, 1.0, math.inf):
         for mean in (1.0, 1 + 1e-9, 10.0, 1000.0):
-            found = draw_runs(mean, shape, SeededBits(0, "x"))
+            found = draw_runs(mean, shape, SeededSource(0, "x"))
             assert mean <= max(found, mean)
             assert found < 1e6

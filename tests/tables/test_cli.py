@@ -7,7 +7,7 @@ from typer.testing import CliRunner
 from privada.cli.schema import run_schema, schema
 from privada.core.errors import ArgumentError, DataError
 from privada.tables import Schema
-from tests.data import data_folder
+from tests.datasets import data_folder
 
 app = typer.Typer()
 app.command()(schema)

@@ -20,7 +20,7 @@ from privada.tables import (
     encode,
     read,
 )
-from tests.data import data_folder
+from tests.datasets import data_folder
 
 ROWS = 200
 

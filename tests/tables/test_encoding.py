@@ -30,7 +30,7 @@ from privada.tables import (
     read,
 )
 from privada.tables.words import bucket, words_of
-from tests.data import data_folder
+from tests.datasets import data_folder
 
 YES_NO = Classes("y", ["no", "yes"])
 

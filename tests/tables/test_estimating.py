@@ -25,7 +25,7 @@ from privada.tables import (
 )
 from privada.tables.estimating import least_records, release_histograms
 from privada.tables.ranges import BINS, bins_of, edges
-from tests.data import data_folder
+from tests.datasets import data_folder
 
 ASKED = Number(bounds="estimate")
 SCHEMA = Schema(Classes("y", ["a", "b"]), {"x": ASKED, "z": ASKED, "h": Hashed()})

@@ -6,7 +6,7 @@ import scipy.sparse
 
 from privada.core.errors import DataError
 from privada.tables import Classes, Ignore, Number, Schema, Table, read, refuse_overlap
-from tests.data import data_folder
+from tests.datasets import data_folder
 
 AGES = np.random.default_rng(0).uniform(0, 100, 400).round(3)
 PRIVATE = Table({"age": AGES, "ward": list("abcd") * 100, "sick": ["no", "yes"] * 200})

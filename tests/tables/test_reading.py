@@ -29,7 +29,7 @@ from privada.tables import (
     estimate_classes,
     read,
 )
-from tests.data import data_folder
+from tests.datasets import data_folder
 
 CSV = "age,job,income\n39,clerk,low\n50,?,high\n,nurse,low\n"
 

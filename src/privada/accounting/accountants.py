@@ -15,7 +15,7 @@ from privada.accounting.events import REPLACE, GaussianRelease, Tally
 from privada.accounting.mixtures import SMALLEST_MULTIPLIER, Mechanism, parts_of
 from privada.accounting.orders import ORDERS, Vector
 from privada.core.errors import ArgumentError
-from privada.core.validation import one_of, probability, whole
+from privada.core.validation import integer, one_of, probability
 
 ACCOUNTANTS = ("pld", "rdp", "moments")
 # "rdp" keeps to the orders that other libraries use; this, which "pld" falls back on, does not.
@@ -40,7 +40,7 @@ _MOST_WAYS = 64
 
 def times(name: str, value: object, least: int = 1) -> int:
     """Return `value` as a whole number that floating-point numbers count exactly."""
-    number = whole(name, value, least)
+    number = integer(name, value, least)
     if number > _MOST_TIMES:
         raise ArgumentError(
             f"Expected {name} <= 2**53, got {name}={value!r}. Beyond it, costs cannot be counted "
@@ -231,11 +231,11 @@ def _met_by_one(counts: Mapping[DpEvent, int]) -> list[Tally] | None:
     ways = math.prod(math.comb(n + len(parts[e]) - 1, n) for e, n in divided.items())
     if not divided or ways > _MOST_WAYS:
         return None
-    whole = Counter({event: n for event, n in counts.items() if event not in divided})
+    integer = Counter({event: n for event, n in counts.items() if event not in divided})
     choices = [combinations_with_replacement(parts[event], n) for event, n in divided.items()]
     found = []
     for way in product(*choices):
-        met = Counter(whole)
+        met = Counter(integer)
         for part in (part for chosen in way for part in chosen):
             met.update(dict(part))
         found.append(met)

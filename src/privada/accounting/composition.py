@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from privada.core.errors import ArgumentError
-from privada.core.validation import positive, probability, whole
+from privada.core.validation import integer, positive, probability
 
 
 def advanced_composition(
@@ -70,7 +70,7 @@ def advanced_composition_sigma(
     """
     positive("epsilon", epsilon)
     probability("delta", delta)
-    whole("population", population)
+    integer("population", population)
     positive("lipschitz", lipschitz)
     if len(alphas) == 0:
         raise ArgumentError("Expected alphas to have one factor per step, got none.")

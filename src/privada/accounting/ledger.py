@@ -19,7 +19,7 @@ from privada.accounting.reservations import Reservation, issue
 from privada.accounting.storage import Charge, Storage
 from privada.core import formatting
 from privada.core.errors import ArgumentError, BudgetExceeded, LedgerError
-from privada.core.validation import one_of, whole, words
+from privada.core.validation import integer, one_of, printable_text
 
 __all__ = ["PURPOSES", "Charge", "Ledger", "Reservation"]
 
@@ -121,7 +121,7 @@ class Ledger:
         dataset: str | None = None,
     ) -> None:
         _check_budget("budget", budget)
-        dataset = None if dataset is None else words("dataset", dataset)
+        dataset = None if dataset is None else printable_text("dataset", dataset)
         self._storage = Storage(
             path,
             {
@@ -234,8 +234,8 @@ class Ledger:
             BudgetExceeded: the ledger's budget, or the run's own, does not allow it.
             LedgerError: the file cannot be written, or holds charges for another unit.
         """
-        run, purpose = words("run", run), one_of("purpose", purpose, PURPOSES)
-        words("unit", unit)
+        run, purpose = printable_text("run", run), one_of("purpose", purpose, PURPOSES)
+        printable_text("unit", unit)
         _check_budget("limit", limit)
         added = _tally(charged)
         with self._storage.writing("charge") as connection:
@@ -348,7 +348,7 @@ class Ledger:
         Guarantee: whoever held it before, in whichever process, can give out nothing more under
         the label. That does not depend on what either of them has found.
         """
-        label, proof = words("label", label), os.urandom(16).hex()
+        label, proof = printable_text("label", label), os.urandom(16).hex()
         with self._storage.writing("write to") as connection:
             self._refresh(connection)
             self._storage.hold(connection, label, proof)
@@ -358,7 +358,7 @@ class Ledger:
         """Raise unless nobody has taken a label over since `hold` returned this proof."""
         with self._storage.reading() as connection:
             self._refresh(connection)
-            self._refuse_former(connection, words("label", label), proof)
+            self._refuse_former(connection, printable_text("label", label), proof)
 
     @contextmanager
     def while_held(self, label: str, proof: str) -> Iterator[None]:
@@ -368,7 +368,7 @@ class Ledger:
         """
         with self._storage.writing("use") as connection:
             self._refresh(connection)
-            self._refuse_former(connection, words("label", label), proof)
+            self._refuse_former(connection, printable_text("label", label), proof)
             yield
 
     def _refuse_former(self, connection: sqlite3.Connection, label: str, proof: str) -> None:
@@ -390,7 +390,7 @@ class Ledger:
         Raises:
             LedgerError: another result was given out under the label, or it was taken over.
         """
-        label, digest = words("label", label), words("digest", digest)
+        label, digest = printable_text("label", label), printable_text("digest", digest)
         with self._storage.writing("write to") as connection:
             self._refresh(connection)
             if held is not None:
@@ -407,11 +407,11 @@ class Ledger:
         """Return the digest of what was given out under a label, None if nothing was."""
         with self._storage.reading() as connection:
             self._refresh(connection)
-            return self._storage.given(connection, words("label", label))
+            return self._storage.given(connection, printable_text("label", label))
 
     def affordable(self, event: DpEvent, most: int) -> int:
         """Return how many further `event`s the budget allows, at most `most`."""
-        low, high = 0, whole("most", most, least=0) + 1
+        low, high = 0, integer("most", most, least=0) + 1
         if self.budget is None:
             return most
         totals, tried = self.totals(), most
@@ -521,7 +521,7 @@ def _tally(charged: DpEvent | Mapping[DpEvent, int]) -> Tally:
         return events.tally(charged)
     total: Tally = Counter()
     for event, count in charged.items():
-        total.update(events.tally(event, whole("count", count, least=0)))
+        total.update(events.tally(event, integer("count", count, least=0)))
     return Counter({event: count for event, count in total.items() if count})
 
 

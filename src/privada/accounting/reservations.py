@@ -13,7 +13,7 @@ from dp_accounting import DpEvent
 from privada.accounting.events import Tally, describe
 from privada.core.errors import LedgerError
 from privada.core.receipts import Receipt, issue_receipt
-from privada.core.validation import whole
+from privada.core.validation import integer
 
 _KEY = object()  # which a ledger has, and nobody has by accident
 
@@ -78,7 +78,7 @@ class Reservation:
         Raises:
             LedgerError: it does not pay for them, or was returned; nothing was used.
         """
-        count = whole("count", count)
+        count = integer("count", count)
         self._check_process("use")
         with self._lock:
             if self._using:  # by this very thread: both would find the same count

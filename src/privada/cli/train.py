@@ -32,14 +32,14 @@ from privada.core.errors import (
     PrivadaError,
 )
 from privada.core.formatting import number
-from privada.core.randomness import make_bits
+from privada.core.hidden_streams import hidden_generator
+from privada.core.randomness import make_source
 from privada.models import Architecture, save
-from privada.noise.hidden import hidden_generator
+from privada.query.scores import accuracy, bounded_loss, public_score
 from privada.report import Entry, write
-from privada.scores import accuracy, bounded_loss, public_score
 from privada.selection.planning import default_delta
 from privada.tables.files import write_durably
-from privada.training import Trainer
+from privada.train.trainer import Trainer
 
 _CHECKPOINT, _RUN, _SCHEMA = "checkpoint", "config.json", "schema.toml"
 _ANSWERS = "answers.json"
@@ -94,8 +94,8 @@ def _rehearse(rows: Rows, wanted: Wanted, unknown: Open, output: Path, run: str)
     """Raise what queries and training would raise, on a copy of the ledger, before any charge."""
     path, budget = _ledger_path(wanted, output), _budget(wanted, rows.private.size)
     with _copied(path, budget) as copy:
-        made_up = inputs.rehearse(rows, wanted, unknown, copy, run)
-        _trainer(wanted, made_up, copy, run, None)
+        dummy_batch = inputs.rehearse(rows, wanted, unknown, copy, run)
+        _trainer(wanted, dummy_batch, copy, run, None)
 
 
 def _copied(path: Path, budget: Budget) -> Ledger:
@@ -263,7 +263,7 @@ def _trainer(
     hidden = wanted.hidden if wanted.model == "mlp" else ()
     features = int(data.train[0].shape[1])
     architecture = Architecture(wanted.model, features, data.outputs, hidden)
-    with hidden_generator(make_bits(wanted.seed, "weights"), torch.device("cpu")):
+    with hidden_generator(make_source(wanted.seed, "weights"), torch.device("cpu")):
         model = architecture.build()
     trainer = Trainer(
         model,

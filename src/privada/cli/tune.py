@@ -18,8 +18,8 @@ from privada.core.errors import ArgumentError
 from privada.core.formatting import number
 from privada.methods import get
 from privada.models import Architecture, save
+from privada.query.scores import Score, accuracy, bounded_loss
 from privada.report import Entry, write
-from privada.scores import Score, accuracy, bounded_loss
 from privada.selection.candidates import Candidate
 from privada.selection.planning import default_delta
 from privada.selection.prices import in_each_way

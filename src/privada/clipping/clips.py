@@ -16,9 +16,9 @@ from torch import Tensor
 
 from privada.clipping.projection import Ellipsoid
 from privada.core.errors import ArgumentError
-from privada.core.randomness import Bits, integers
-from privada.core.validation import positive, whole
-from privada.geometry import Whitening
+from privada.core.randomness import RandomSource, integers
+from privada.core.validation import integer, positive
+from privada.preconditioning import FlatScaling
 
 # Beyond these, float32 would round what is divided by gamma by more than the engines allow for.
 _LEAST_GAMMA, _LARGEST_GAMMA = 1e-6, 1e6
@@ -28,7 +28,7 @@ _LEAST_GAMMA, _LARGEST_GAMMA = 1e-6, 1e6
 class Bound(Protocol):
     """How one gradient is bounded."""
 
-    def sum_of(self, rows: Tensor, whitening: Whitening, clip: float) -> Tensor:
+    def sum_of(self, rows: Tensor, scaling: FlatScaling, clip: float) -> Tensor:
         """Return the sum of rows, each whitened and with a norm of at most `clip` afterwards.
 
         A row that is not finite counts as zero.
@@ -58,9 +58,9 @@ class Threshold:
         """Return the sum as it is."""
         return total
 
-    def sum_of(self, rows: Tensor, whitening: Whitening, clip: float) -> Tensor:
+    def sum_of(self, rows: Tensor, scaling: FlatScaling, clip: float) -> Tensor:
         """Return the sum of the bounded rows."""
-        return _rescaled(self, rows, whitening, clip)
+        return _rescaled(self, rows, scaling, clip)
 
     def __repr__(self) -> str:
         return "threshold()"
@@ -84,9 +84,9 @@ class Automatic:
         """Multiply by clip / gamma, in two steps of which neither overflows."""
         return total.mul_(1 / self.gamma).mul_(clip)
 
-    def sum_of(self, rows: Tensor, whitening: Whitening, clip: float) -> Tensor:
+    def sum_of(self, rows: Tensor, scaling: FlatScaling, clip: float) -> Tensor:
         """Return the sum of the bounded rows."""
-        return _rescaled(self, rows, whitening, clip)
+        return _rescaled(self, rows, scaling, clip)
 
     def __repr__(self) -> str:
         return f"automatic(gamma={self.gamma:g})"
@@ -99,12 +99,12 @@ def factors_in(bound: ByNorm, norms: Tensor, clip: float, dtype: torch.dtype) ->
     return torch.where(factors < torch.finfo(dtype).tiny, 0.0, factors).to(dtype)
 
 
-def _rescaled(bound: ByNorm, rows: Tensor, whitening: Whitening, clip: float) -> Tensor:
+def _rescaled(bound: ByNorm, rows: Tensor, scaling: FlatScaling, clip: float) -> Tensor:
     """Return the sum of whitened rows, each times its factor."""
-    if whitening.shift is not None:
-        rows = rows - whitening.shift
-    if whitening.scale is not None:
-        rows = rows / whitening.scale
+    if scaling.shift is not None:
+        rows = rows - scaling.shift
+    if scaling.scale is not None:
+        rows = rows / scaling.scale
     norms = torch.linalg.vector_norm(rows, dim=1, dtype=torch.float64)
     finite = torch.isfinite(norms)
     if not bool(finite.all()):
@@ -150,7 +150,7 @@ class Clipping:
                 "Use threshold(), automatic(), ellipsoid() or microbatches(size)."
             )
         if self.size is not None:
-            whole("size", self.size, remedy="It is the number of records in a micro-batch.")
+            integer("size", self.size, remedy="It is the number of records in a micro-batch.")
             if self.by_unit:
                 raise ArgumentError(
                     f"Expected a clipping of single units with groups, got micro-batches of "
@@ -187,7 +187,7 @@ class Clipping:
             )
         return batch_size / self.size
 
-    def deal(self, count: int, batch_size: float, bits: Bits) -> Tensor | None:
+    def deal(self, count: int, batch_size: float, rng: RandomSource) -> Tensor | None:
         """Return the group of each of `count` records; None if each is a group by itself.
 
         Each record's group is drawn by itself, uniformly from ceil(batch_size / size), so that
@@ -195,14 +195,14 @@ class Clipping:
         """
         if self.size is None or self.size == 1:
             return None
-        return torch.from_numpy(integers(bits, math.ceil(self.terms(batch_size)), count))
+        return torch.from_numpy(integers(rng, math.ceil(self.terms(batch_size)), count))
 
     def add_rows(
         self,
         total: Tensor,
         rows: Iterable[Tensor],
         groups: Tensor | None,
-        whitening: Whitening,
+        scaling: FlatScaling,
         clip: float,
     ) -> None:
         """Add the bounded sum of gradients that come as rows, some at a time.
@@ -214,7 +214,7 @@ class Clipping:
             rows = averages(rows, groups)
         for some in rows:
             with torch.autocast(total.device.type, enabled=False):
-                total += self.bound.sum_of(some, whitening, clip)
+                total += self.bound.sum_of(some, scaling, clip)
 
     def __repr__(self) -> str:
         if self.size is None:
@@ -313,14 +313,14 @@ def ellipsoid() -> Clipping:
         >>> import torch
         >>> from privada.clipping import Batch, ellipsoid, make_engine
         >>> from privada.core.tensors import Parameters
-        >>> from privada.geometry import Whitening
+        >>> from privada.preconditioning import FlatScaling
         >>> model = torch.nn.Linear(2, 1, bias=False)
         >>> batch = Batch(torch.tensor([[3.0, 4.0]]), torch.ones(1, 1))
         >>> engine = make_engine(
         ...     "auto", model, lambda out, y: (out * y).sum(), Parameters(model), batch,
         ...     clipping=ellipsoid(),
         ... )
-        >>> found = engine.clipped_sum(batch, Whitening(torch.tensor([1.0, 10.0]), None), 1.0)
+        >>> found = engine.clipped_sum(batch, FlatScaling(torch.tensor([1.0, 10.0]), None), 1.0)
         >>> [round(x, 3) for x in found.value.tolist()]
         [0.92, 0.391]
 
@@ -354,7 +354,7 @@ def microbatches(size: int) -> Clipping:
     Reference: Li et al. (2022), Private Adaptive Optimization with Side Information (000),
     Appendix B, where averages over 4 records are clipped.
     """
-    return Clipping(Threshold(), whole("size", size, remedy="It counts records."))
+    return Clipping(Threshold(), integer("size", size, remedy="It counts records."))
 
 
 THRESHOLD = threshold()

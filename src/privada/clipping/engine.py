@@ -9,7 +9,6 @@ import torch
 from torch import nn
 from torch.utils._pytree import tree_leaves
 
-from privada.clipping.batch import Batch
 from privada.clipping.clips import THRESHOLD, Clipping, checked
 from privada.clipping.loss_checks import (
     refuse_flat_losses,
@@ -18,7 +17,6 @@ from privada.clipping.loss_checks import (
 )
 from privada.clipping.losses import Loss
 from privada.clipping.one_pass import OnePassEngine
-from privada.clipping.padding import Padding
 from privada.clipping.recording import NotFollowed
 from privada.clipping.reference import PerExampleEngine
 from privada.clipping.self_check import hold_to_the_loop, moved
@@ -26,7 +24,9 @@ from privada.core.errors import ArgumentError, ModelError
 from privada.core.tensors import Parameters
 from privada.core.validation import one_of
 from privada.core.values import ClippedSum
-from privada.geometry import Whitening
+from privada.data.batch import Batch
+from privada.data.padding import Padding
+from privada.preconditioning import FlatScaling
 
 ENGINES = ("auto", "one-pass", "vmap", "loop")
 
@@ -39,7 +39,7 @@ class Engine(Protocol):
 
     padding: Padding | None
 
-    def clipped_sum(self, batch: Batch | None, whitening: Whitening, clip: float) -> ClippedSum:
+    def clipped_sum(self, batch: Batch | None, scaling: FlatScaling, clip: float) -> ClippedSum:
         """Return the sum of the whitened, clipped per-example gradients; zero for None."""
 
     def rows(self, batch: Batch) -> Iterator[torch.Tensor]:
@@ -73,11 +73,11 @@ def make_engine(
         >>> import torch
         >>> from privada.clipping import Batch, make_engine
         >>> from privada.core.tensors import Parameters
-        >>> from privada.geometry import Whitening
+        >>> from privada.preconditioning import FlatScaling
         >>> model, batch = torch.nn.Linear(3, 1), Batch(torch.ones(4, 3), torch.zeros(4, 1))
         >>> parameters = Parameters(model)
         >>> engine = make_engine("auto", model, torch.nn.MSELoss(), parameters, batch)
-        >>> clipped = engine.clipped_sum(batch, Whitening(None, None), clip=0.5)
+        >>> clipped = engine.clipped_sum(batch, FlatScaling(None, None), clip=0.5)
         >>> clipped.value.shape, clipped.sensitivity
         (torch.Size([4]), 0.5)
     """
@@ -163,7 +163,7 @@ def _tried(
     )
     if kind == "vmap" and (kept := reference.not_replaced(example.dense())):
         raise NotFollowed(f"the parameters {kept} are used where vmap cannot replace them")
-    reference.clipped_sum(example, Whitening(None, None), 1.0)
+    reference.clipped_sum(example, FlatScaling(None, None), 1.0)
     return reference
 
 

@@ -21,7 +21,6 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
-from privada.clipping.batch import Batch, call
 from privada.clipping.clips import THRESHOLD, ByNorm, Clipping, factors_in
 from privada.clipping.contributions import (
     Contribution,
@@ -37,7 +36,6 @@ from privada.clipping.leaves import leaves
 from privada.clipping.losses import Loss, example_losses
 from privada.clipping.memory import Memory
 from privada.clipping.norms import not_negative, spans
-from privada.clipping.padding import Padding, find_padding, sizes_to_try
 from privada.clipping.pieces import Piece, Weights, apart
 from privada.clipping.recording import (
     HALF,
@@ -54,7 +52,9 @@ from privada.core.errors import ModelError
 from privada.core.tensors import Parameters
 from privada.core.validation import positive
 from privada.core.values import ClippedSum
-from privada.geometry import Whitening
+from privada.data.batch import Batch, call
+from privada.data.padding import Padding, find_padding, sizes_to_try
+from privada.preconditioning import FlatScaling
 
 # What a chunk's records may take; batches beyond it run in parts, with the same result.
 _RECORD_BYTES = 1 << 28
@@ -244,21 +244,21 @@ class OnePassEngine:
 
     # ------------------------------------------------------------------ summing
 
-    def clipped_sum(self, batch: Batch | None, whitening: Whitening, clip: float) -> ClippedSum:
+    def clipped_sum(self, batch: Batch | None, scaling: FlatScaling, clip: float) -> ClippedSum:
         """Return the sum of the whitened, clipped per-example gradients; zero for None."""
         positive("clip", clip)
         bound = self.clipping.by_norm
         if batch is None:
             total = self._parameters.zeros()
         elif bound is not None:
-            total = self._sum_by_norm(batch, bound, whitening, clip)
+            total = self._sum_by_norm(batch, bound, scaling, clip)
         else:
             total, batch = self._parameters.zeros(), batch.by_group()
-            self.clipping.add_rows(total, self.rows(batch), batch.groups, whitening, clip)
+            self.clipping.add_rows(total, self.rows(batch), batch.groups, scaling, clip)
         return ClippedSum(total, self.clipping.sensitivity(clip))
 
     def _sum_by_norm(
-        self, batch: Batch, bound: ByNorm, whitening: Whitening, clip: float
+        self, batch: Batch, bound: ByNorm, scaling: FlatScaling, clip: float
     ) -> Tensor:
         """Return the sum of a batch's gradients, each times a factor that its norm decides."""
         weight: float = 0.0
@@ -271,36 +271,36 @@ class OnePassEngine:
                 if self._by_itself:
                     raise
                 others = self._with_rows(
-                    others, self._reference.rows(chunk.without_dummies().dense()), whitening, clip
+                    others, self._reference.rows(chunk.without_dummies().dense()), scaling, clip
                 )
                 continue
             size = self._padded_size(chunk)
-            norms, plain = self._norms_and_plain(contributions, size, whitening)
+            norms, plain = self._norms_and_plain(contributions, size, scaling)
             if plain is not None:
                 places = torch.nonzero(~plain[: chunk.size])[:, 0].tolist()
                 rows = (self._materialised(contributions, i, i + 1).double() for i in places)
-                others = self._with_rows(others, rows, whitening, clip)
+                others = self._with_rows(others, rows, scaling, clip)
                 for each in contributions:
                     each.drop(plain)
             kept = factors_in(bound, norms, clip, self._parameters.dtype)
             kept[chunk.size :] = 0.0
             total = self._added(total, contributions, kept)
-            if whitening.shift is not None:
+            if scaling.shift is not None:
                 weight += float(kept.sum(dtype=torch.float64))
         total = self._parameters.zeros() if total is None else total
-        if whitening.shift is not None and weight:
-            total.add_(whitening.shift, alpha=-weight)
-        if whitening.scale is not None:
-            total.div_(whitening.scale)
+        if scaling.shift is not None and weight:
+            total.add_(scaling.shift, alpha=-weight)
+        if scaling.scale is not None:
+            total.div_(scaling.scale)
         bound.finish_(total, clip)
         return total if others is None else total.add_(others)
 
     def _with_rows(
-        self, total: Tensor | None, rows: Iterable[Tensor], whitening: Whitening, clip: float
+        self, total: Tensor | None, rows: Iterable[Tensor], scaling: FlatScaling, clip: float
     ) -> Tensor:
         """Return a total with the clipped sum of gradients added, made and dropped one by one."""
         total = self._parameters.zeros() if total is None else total
-        self.clipping.add_rows(total, rows, None, whitening, clip)
+        self.clipping.add_rows(total, rows, None, scaling, clip)
         return total
 
     def rows(self, batch: Batch) -> Iterator[Tensor]:
@@ -357,7 +357,7 @@ class OnePassEngine:
             return total
 
     def _norms_and_plain(
-        self, contributions: list[Contribution], examples: int, whitening: Whitening
+        self, contributions: list[Contribution], examples: int, scaling: FlatScaling
     ) -> tuple[Tensor, Tensor | None]:
         """Return upper bounds on the norms, and which examples they are for; None for all.
 
@@ -366,11 +366,11 @@ class OnePassEngine:
         taken from.
         """
         with torch.no_grad(), self._no_autocast():
-            weights = self._weights_of(whitening)
+            weights = self._weights_of(scaling)
             if weights is not None and not weights.fits:
                 none = torch.zeros(examples, dtype=torch.bool, device=self._parameters.device)
                 return torch.full_like(none, math.inf, dtype=torch.float64), none
-            norms = self._norms(contributions, examples, whitening)
+            norms = self._norms(contributions, examples, scaling)
             huge = extremes(contributions)
             if huge is None and math.isfinite(float(norms.sum())):
                 return norms, None
@@ -379,18 +379,18 @@ class OnePassEngine:
             return torch.where(plain, norms, math.inf), plain
 
     def _norms(
-        self, contributions: list[Contribution], examples: int, whitening: Whitening
+        self, contributions: list[Contribution], examples: int, scaling: FlatScaling
     ) -> Tensor:
         """Return upper bounds on the norms of the whitened gradients."""
-        weights = self._weights_of(whitening)
+        weights = self._weights_of(scaling)
         eps = torch.finfo(self._parameters.dtype).eps
         device = self._parameters.device
         squares = torch.zeros(examples, dtype=torch.float64, device=device)
         for each in contributions:
             squares += each.squared_norms(weights)
-        if whitening.shift is not None:
-            inverse = 1.0 if whitening.scale is None else whitening.scale.reciprocal()
-            moved = whitening.shift * inverse
+        if scaling.shift is not None:
+            inverse = 1.0 if scaling.scale is None else scaling.scale.reciprocal()
+            moved = scaling.shift * inverse
             own = float(moved.square().sum(dtype=torch.float64))
             moved = moved * inverse
             cross = torch.zeros_like(squares)
@@ -404,17 +404,17 @@ class OnePassEngine:
             squares = not_negative(squares - 2 * cross + own) + rounding
         return squares.sqrt_().mul_(1 + 8 * eps)
 
-    def norms(self, batch: Batch, whitenings: Iterable[Whitening]) -> list[Tensor]:
+    def norms(self, batch: Batch, scalings: Iterable[FlatScaling]) -> list[Tensor]:
         """Return bounds on the norms of the examples' gradients in geometries. They are private.
 
         They are infinite where a gradient has to be made for its norm.
         """
         contributions, size = self._contributions(batch, Memory()), self._padded_size(batch)
-        found = [self._norms_and_plain(contributions, size, each)[0] for each in whitenings]
+        found = [self._norms_and_plain(contributions, size, each)[0] for each in scalings]
         return [norms[: batch.size] for norms in found]
 
-    def _weights_of(self, whitening: Whitening) -> Weights | None:
-        scale = whitening.scale
+    def _weights_of(self, scaling: FlatScaling) -> Weights | None:
+        scale = scaling.scale
         if scale is None:
             return None
         kept = self._weights

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from privada.clipping.norms import spans
-from privada.geometry import Whitening
+from privada.preconditioning import FlatScaling
 
 # What one copy of the gradients that are projected together may take.
 _BYTES = 1 << 25
@@ -22,15 +22,15 @@ _LEAST = 1e-290
 class Ellipsoid:
     """Bounds a gradient by its Euclidean projection onto {g : |g / scale| <= clip}."""
 
-    def sum_of(self, rows: Tensor, whitening: Whitening, clip: float) -> Tensor:
+    def sum_of(self, rows: Tensor, scaling: FlatScaling, clip: float) -> Tensor:
         """Return the sum of the projections of some gradients, whitened; in float64."""
         total = torch.zeros(rows.shape[1], dtype=torch.float64, device=rows.device)
-        scale = torch.ones(1) if whitening.scale is None else whitening.scale
+        scale = torch.ones(1) if scaling.scale is None else scaling.scale
         scale = scale.to(total.device, total.dtype)
         for start, stop in spans(len(rows), 8 * rows.shape[1], _BYTES):
             part = rows[start:stop].double()
-            if whitening.shift is not None:
-                part = part - whitening.shift
+            if scaling.shift is not None:
+                part = part - scaling.shift
             total += projected(part / scale, scale, clip).sum(dim=0)
         return total
 

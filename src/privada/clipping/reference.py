@@ -14,16 +14,16 @@ from torch import Tensor, nn
 from torch.func import grad, vmap
 from torch.utils._pytree import tree_map
 
-from privada.clipping.batch import Batch, call
 from privada.clipping.clips import THRESHOLD, Clipping
 from privada.clipping.leaves import leaves
 from privada.clipping.losses import Loss, one_example
-from privada.clipping.padding import Padding, find_padding
 from privada.clipping.replacing import replaced
 from privada.core.tensors import Parameters
 from privada.core.validation import positive
 from privada.core.values import ClippedSum
-from privada.geometry import Whitening
+from privada.data.batch import Batch, call
+from privada.data.padding import Padding, find_padding
+from privada.preconditioning import FlatScaling
 
 # What one chunk's per-example gradients may take, with the copies made of them.
 _CHUNK_BYTES = 1 << 28
@@ -133,11 +133,11 @@ class PerExampleEngine:
             whole = chunk.without_dummies() if self.padding is None else self.padding.fill(chunk)
             yield self._gradients(whole).detach()[: chunk.size]
 
-    def clipped_sum(self, batch: Batch | None, whitening: Whitening, clip: float) -> ClippedSum:
+    def clipped_sum(self, batch: Batch | None, scaling: FlatScaling, clip: float) -> ClippedSum:
         """Return the sum of the whitened, clipped per-example gradients; zero for None."""
         positive("clip", clip)
         total = self._parameters.zeros()
         if batch is not None:
             batch = batch.by_group()
-            self.clipping.add_rows(total, self.rows(batch), batch.groups, whitening, clip)
+            self.clipping.add_rows(total, self.rows(batch), batch.groups, scaling, clip)
         return ClippedSum(total, self.clipping.sensitivity(clip))

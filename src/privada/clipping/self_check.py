@@ -19,19 +19,19 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
-from privada.clipping.batch import Batch, call
 from privada.clipping.leaves import leaves
 from privada.clipping.losses import Loss, one_example
 from privada.clipping.one_pass import OnePassEngine, enlarged
 from privada.clipping.reference import PerExampleEngine
 from privada.core.tensors import Parameters
-from privada.geometry import Whitening
+from privada.data.batch import Batch, call
+from privada.preconditioning import FlatScaling
 
 # How many numbers of a pattern are made, or compared, at a time.
 _PART = 1 << 20
 # What a copy of a model in float64 may take; a larger model is compared as it is.
 _COPY_BYTES = 1 << 31
-_NO_CLIP, _PLAIN = 1e30, Whitening(None, None)
+_NO_CLIP, _PLAIN = 1e30, FlatScaling(None, None)
 # How far parameters are moved, in units of their last place, to see what rounding may do, how
 # often, and how many times as much as that is allowed.
 _LAST_PLACES, _MOVES, _ROOM = 32.0, 3, 8.0
@@ -138,7 +138,7 @@ class _Comparison:
         if parameters.size <= _PART:
             scale = parameters.zeros()
             write_pattern(scale, 0, 1.0)
-            self._geometries.append(Whitening(scale.add_(1.0), None))
+            self._geometries.append(FlatScaling(scale.add_(1.0), None))
 
     def run(self) -> None:
         """Raise unless they agree."""
@@ -235,10 +235,10 @@ class _Comparison:
             if not left <= norm / 2 * (1 + 1e-5):
                 raise Disagreement(f"what it clips to norm {norm / 2:.4g} has norm {left:.4g}")
 
-    def _whitened_norm(self, parts: Sequence[Tensor | None], whitening: Whitening) -> float:
-        if whitening.scale is None:
+    def _whitened_norm(self, parts: Sequence[Tensor | None], scaling: FlatScaling) -> float:
+        if scaling.scale is None:
             return math.hypot(*(0.0 if part is None else _norm(part) for part in parts))
-        scales = self._parameters.layout.pieces(whitening.scale)
+        scales = self._parameters.layout.pieces(scaling.scale)
         pairs = zip(parts, scales, strict=True)
         return math.hypot(*(0.0 if part is None else _norm(part / s) for part, s in pairs))
 

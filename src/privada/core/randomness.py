@@ -1,6 +1,6 @@
 """Random bits: from a key stream that the operating system keys afresh, or from a seed.
 
-Sampling and noise both draw from a `Bits`; neither touches any global generator.
+Sampling and noise both draw from a `RandomSource`; neither touches any global generator.
 """
 
 import hashlib
@@ -11,7 +11,7 @@ import numpy as np
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from numpy.typing import NDArray
 
-from privada.core.validation import whole
+from privada.core.validation import integer
 
 _BLOCK = memoryview(bytes(1 << 17))
 # Up to so many bytes the operating system's are had sooner than a cipher is set up.
@@ -29,7 +29,7 @@ def _key_stream(key: bytes, size: int) -> NDArray[np.uint8]:
     return stream[:size]
 
 
-class Bits(Protocol):
+class RandomSource(Protocol):
     """A source of uniform random bytes. A secure one may be asked by several threads at once."""
 
     @property
@@ -40,7 +40,7 @@ class Bits(Protocol):
         """Return `size` fresh uniform bytes."""
 
 
-class SecureBits:
+class SecureSource:
     """Bytes that nobody can predict or repeat.
 
     Every draw takes a fresh 256-bit key from the operating system and expands it with AES in
@@ -50,8 +50,8 @@ class SecureBits:
     randomness.
 
     Example:
-        >>> from privada.core.randomness import SecureBits
-        >>> len(SecureBits().draw(10))
+        >>> from privada.core.randomness import SecureSource
+        >>> len(SecureSource().draw(10))
         10
     """
 
@@ -67,23 +67,23 @@ class SecureBits:
         return _key_stream(os.urandom(32), size)
 
 
-class SeededBits:
+class SeededSource:
     """Reproducible bytes for experiments and tests. Not private: whoever knows the seed knows all.
 
     Draw number k is keyed by SHA-256 of (seed, stream, k), so two streams of one seed are
     unrelated, and `position` alone restores the state.
 
     Example:
-        >>> from privada.core.randomness import SeededBits
-        >>> first, again = SeededBits(7, "noise"), SeededBits(7, "noise")
+        >>> from privada.core.randomness import SeededSource
+        >>> first, again = SeededSource(7, "noise"), SeededSource(7, "noise")
         >>> bool((first.draw(8) == again.draw(8)).all())
         True
     """
 
     def __init__(self, seed: int, stream: str, position: int = 0) -> None:
-        self.seed = whole("seed", seed, least=0)
+        self.seed = integer("seed", seed, least=0)
         self.stream = stream
-        self.position = whole("position", position, least=0)
+        self.position = integer("position", position, least=0)
 
     @property
     def secure(self) -> bool:
@@ -98,26 +98,26 @@ class SeededBits:
         return _key_stream(key, size)
 
 
-def make_bits(seed: int | None, stream: str) -> Bits:
+def make_source(seed: int | None, stream: str) -> RandomSource:
     """Return secure bits, or the named stream of a seed."""
-    return SecureBits() if seed is None else SeededBits(seed, stream)
+    return SecureSource() if seed is None else SeededSource(seed, stream)
 
 
-def words(bits: Bits, count: int) -> NDArray[np.uint64]:
+def random_words(rng: RandomSource, count: int) -> NDArray[np.uint64]:
     """Return `count` uniform 64-bit words."""
-    return bits.draw(8 * count).view(np.uint64)
+    return rng.draw(8 * count).view(np.uint64)
 
 
-def uniforms(bits: Bits, count: int) -> NDArray[np.float64]:
+def uniforms(rng: RandomSource, count: int) -> NDArray[np.float64]:
     """Return `count` uniform floats in (0, 1), each of 53 random bits."""
-    drawn = ((words(bits, count) >> np.uint64(11)).astype(np.float64) + 0.5) * 2.0**-53
+    drawn = ((random_words(rng, count) >> np.uint64(11)).astype(np.float64) + 0.5) * 2.0**-53
     return np.minimum(drawn, 1 - 2.0**-53)  # the last of them is rounded up to 1
 
 
-def integers(bits: Bits, below: int, count: int) -> NDArray[np.int64]:
+def integers(rng: RandomSource, below: int, count: int) -> NDArray[np.int64]:
     """Return `count` integers, each exactly uniform on 0 .. below - 1, by rejection."""
     limit = np.uint64((2**64 // below) * below - 1)
-    drawn = words(bits, count)
+    drawn = random_words(rng, count)
     while (bad := np.flatnonzero(drawn > limit)).size:
-        drawn[bad] = words(bits, bad.size)
+        drawn[bad] = random_words(rng, bad.size)
     return (drawn % np.uint64(below)).astype(np.int64)

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from privada.core.errors import ArgumentError, DataError, ModelError, PrivadaError
-from privada.core.public import Public, PublicSide
+from privada.core.public_examples import Public, PublicSide
 
 # Noise is exact on its lattice only with the mantissa that these have.
 _TYPES = (torch.float32, torch.float64)
@@ -225,7 +225,7 @@ class Parameters:
             f"Expected a trainable linear layer with {width} inputs or an embedding of {width} "
             f"rows{'' if layer is None else f' named {layer!r}'}, one for each feature, got "
             f"{', '.join(found) or 'none'}. Name the layer with layer=, or give scales by "
-            "parameter with pv.geometry.diagonal."
+            "parameter with pv.preconditioning.diagonal."
         )
 
     def set_gradient(self, gradient: Tensor) -> None:

@@ -139,7 +139,7 @@ def rate(name: str, value: Any, remedy: str = "") -> float:
     return number
 
 
-def whole(name: str, value: Any, least: int = 1, remedy: str = "") -> int:
+def integer(name: str, value: Any, least: int = 1, remedy: str = "") -> int:
     """Return `value` as an int of at least `least`."""
     number = _scalar(name, value, "to be a whole number", remedy)
     if isinstance(number, bool) or not isinstance(number, numbers.Integral):
@@ -163,7 +163,7 @@ def instance(name: str, value: Any, kinds: Any, requirement: str, remedy: str = 
     return value
 
 
-def words(name: str, value: Any, remedy: str = "") -> str:
+def printable_text(name: str, value: Any, remedy: str = "") -> str:
     """Return `value` as a plain string that is not empty and can be stored as text."""
     if not isinstance(value, str):
         raise _fail(name, value, "to be a string", remedy)

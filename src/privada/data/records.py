@@ -13,17 +13,16 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 from torch.utils.data import DataLoader, Dataset, IterableDataset, Subset, TensorDataset
 
-from privada.clipping import Batch
-from privada.clipping.batch import csr
-from privada.clipping.dummies import dummy_batch
-from privada.clipping.padding import Padding
 from privada.core.errors import ArgumentError, DataError
 from privada.core.generators import own_generator
-from privada.core.randomness import SecureBits
+from privada.core.hidden_streams import HiddenStreams, generator_of, hidden_generator
+from privada.core.randomness import SecureSource
 from privada.core.silence import pass_on_signals, settings_kept, silenced
 from privada.core.structure import Misfit, Rows, Structure, as_tensor
-from privada.core.validation import whole
-from privada.noise.hidden import HiddenStreams, generator_of, hidden_generator
+from privada.core.validation import integer
+from privada.data.batch import Batch, csr
+from privada.data.dummies import make_dummies
+from privada.data.padding import Padding
 
 Indices = NDArray[np.int64]
 Transform = Callable[[Any, torch.Generator], Any]
@@ -229,7 +228,7 @@ class DatasetRecords:
         kind: str | None = None
         while isinstance(source, Part):
             source = source.dataset
-        with hidden_generator(SecureBits(), torch.device("cpu")) as streams, silenced():
+        with hidden_generator(SecureSource(), torch.device("cpu")) as streams, silenced():
             try:
                 step = "cannot be read"
                 record = self._item(source, 0, streams) if example is None else example
@@ -372,7 +371,7 @@ def pad_to(length: int, value: float = 0, target: float | None = None) -> Collat
         >>> pad([(torch.tensor([5, 6]), 1)])[0]
         tensor([[5, 6, 0, 0]])
     """
-    return _Padding(whole("length", length), value, target)
+    return _Padding(integer("length", length), value, target)
 
 
 def _is_sequence(values: Any) -> bool:
@@ -560,13 +559,13 @@ def refuse_own_generators(data: Any, transform: Any, collate: Any) -> None:
         )
 
 
-def made_up(records: Records, size: int = 3, seed: int = 0) -> Batch:
+def dummy_batch(records: Records, size: int = 3, seed: int = 0) -> Batch:
     """Return examples of the records' shapes and types that contain nothing of theirs.
 
     Shapes and types are those of a declared example, else of the first record, and are public.
     Another seed gives other examples.
     """
-    return dummy_batch(records.example, size, seed)
+    return make_dummies(records.example, size, seed)
 
 
 def check_ranges(records: Records, model: nn.Module, loss: Any, outputs: Tensor) -> None:
@@ -575,8 +574,8 @@ def check_ranges(records: Records, model: nn.Module, loss: Any, outputs: Tensor)
         return
     low, high = records.targets.bounds()
     kind = type(loss).__name__ if isinstance(loss, nn.Module) else getattr(loss, "__name__", "")
-    whole = not records.targets.rows(np.zeros(1, dtype=np.int64)).is_floating_point()
-    if kind in {"CrossEntropyLoss", "NLLLoss", "cross_entropy", "nll_loss"} and whole:
+    integer = not records.targets.rows(np.zeros(1, dtype=np.int64)).is_floating_point()
+    if kind in {"CrossEntropyLoss", "NLLLoss", "cross_entropy", "nll_loss"} and integer:
         ignored = getattr(loss, "ignore_index", -100)
         classes = outputs.shape[1] if outputs.ndim > 1 else outputs.shape[0]
         if (low < 0 and low != ignored) or high >= classes:

@@ -7,8 +7,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from privada.core.errors import ArgumentError
-from privada.core.randomness import Bits, SeededBits, words
-from privada.core.validation import shown, whole
+from privada.core.randomness import RandomSource, SeededSource, random_words
+from privada.core.validation import integer, shown
 from privada.data.records import Indices
 
 # How many rows of a unit a step looks at, unless the user says otherwise.
@@ -30,7 +30,7 @@ class Units(Protocol):
     def grouped(self) -> bool:
         """Whether a unit may have several rows."""
 
-    def rows(self, units: Indices, bits: Bits) -> tuple[Indices, NDArray[np.int64] | None]:
+    def rows(self, units: Indices, rng: RandomSource) -> tuple[Indices, NDArray[np.int64] | None]:
         """Return the rows that a look takes of some units, and the unit that each belongs to.
 
         A unit's rows follow each other, and its number is its place among `units`. None stands for
@@ -52,7 +52,7 @@ class RowUnits:
     rows_per_unit: int = 1
     grouped: bool = False
 
-    def rows(self, units: Indices, bits: Bits) -> tuple[Indices, NDArray[np.int64] | None]:
+    def rows(self, units: Indices, rng: RandomSource) -> tuple[Indices, NDArray[np.int64] | None]:
         """Return the units themselves."""
         return units, None
 
@@ -70,11 +70,11 @@ class GroupedUnits:
     the same number of bits for every unit.
 
     Example:
-        >>> from privada.core.randomness import SeededBits
+        >>> from privada.core.randomness import SeededSource
         >>> from privada.data import GroupedUnits
         >>> units = GroupedUnits(["ann", "bob", "ann", "ann"], rows_per_unit=2)
         >>> import numpy as np
-        >>> rows, owners = units.rows(np.array([0, 1]), SeededBits(1, "rows"))
+        >>> rows, owners = units.rows(np.array([0, 1]), SeededSource(1, "rows"))
         >>> len(rows), owners.tolist()
         (3, [0, 0, 1])
     """
@@ -82,7 +82,7 @@ class GroupedUnits:
     grouped = True
 
     def __init__(self, ids: Any, rows_per_unit: int = ROWS_PER_UNIT) -> None:
-        self.rows_per_unit = whole("rows_per_unit", rows_per_unit)
+        self.rows_per_unit = integer("rows_per_unit", rows_per_unit)
         numbers = _numbered(ids)
         self._order = np.argsort(numbers, kind="stable").astype(np.int64)
         counts = np.bincount(numbers)
@@ -94,9 +94,9 @@ class GroupedUnits:
         """The number of units."""
         return len(self._starts) - 1
 
-    def rows(self, units: Indices, bits: Bits) -> tuple[Indices, NDArray[np.int64] | None]:
+    def rows(self, units: Indices, rng: RandomSource) -> tuple[Indices, NDArray[np.int64] | None]:
         """Return at most `rows_per_unit` rows of each unit, and the place of its unit."""
-        seeds = words(bits, len(units))
+        seeds = random_words(rng, len(units))
         starts, ends = self._starts[units], self._starts[units + 1]
         parts = [
             self._chosen(int(start), int(end), int(seed >> 1))
@@ -110,7 +110,7 @@ class GroupedUnits:
         count = end - start
         if count <= self.rows_per_unit:
             return self._order[start:end]
-        keys = words(SeededBits(seed, "rows of a unit"), count)
+        keys = random_words(SeededSource(seed, "rows of a unit"), count)
         places = np.sort(np.argpartition(keys, self.rows_per_unit - 1)[: self.rows_per_unit])
         return self._order[start + places]
 

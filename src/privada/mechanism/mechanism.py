@@ -12,10 +12,10 @@ from privada.clipping import Clipping
 from privada.clipping.clips import THRESHOLD
 from privada.core.tensors import Parameters
 from privada.core.validation import positive
-from privada.geometry import Shape
 from privada.mechanism.releases import Releases
 from privada.noise import Schedule
 from privada.participation import Participation, Sampler
+from privada.preconditioning import Preconditioner
 
 
 class _Controller(Protocol):
@@ -26,7 +26,7 @@ class Parts(Protocol):
     """What a mechanism has to know of a method."""
 
     @property
-    def geometry(self) -> Shape:
+    def preconditioner(self) -> Preconditioner:
         """What gradients are clipped in."""
 
     @property
@@ -100,7 +100,7 @@ class Mechanism:
         """
         clipping.terms(batch_size)  # which checks the size of micro-batches
         sampler = participation.among(units, batch_size, population)
-        preliminary = parts.geometry.preliminary(parameters)
+        preliminary = parts.preconditioner.preliminary(parameters)
         releases = Releases(steps, parts.schedule, parts.controller.queries, preliminary)
         return cls(sampler, releases, clip, clipping)
 

@@ -4,12 +4,14 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from privada.clipping import microbatches
-from privada.core.validation import whole
-from privada.geometry import Moments, Shape
+from privada.core.deprecation import renamed_argument
+from privada.core.validation import integer
 from privada.methods.method import Method, Parts
+from privada.preconditioning import Moments, Preconditioner
 from privada.updates import LearningRate, scheduled, sgd
 
 
+@renamed_argument("geometry", "preconditioner")
 @dataclass(frozen=True)
 class AdaDPS(Method):
     """Private adaptive descent with side information.
@@ -21,10 +23,11 @@ class AdaDPS(Method):
     Args:
         lr: the learning rate, a number or a function of the step; `pv.updates.inverse_sqrt` is
             that of the paper's theorem.
-        geometry: the side information: `pv.geometry.public_gradients` (RMSProp, AdaGrad or Adam
-            statistics), `token_frequency`, `tf_idf`, `feature_moments`, `by_feature` or
-            `diagonal`; second moments, `known_moments`, `public_moments` or
-            `private_second_moments`; `ideal` for the oracle, which is not private.
+        preconditioner: the side information, one of `pv.preconditioning`: `public_gradients`
+            (RMSProp, AdaGrad or Adam statistics), `token_frequency`, `tf_idf`,
+            `feature_moments`, `by_feature` or `diagonal`; second moments,
+            `known_moments`, `public_moments` or `private_second_moments`; `ideal` for the oracle,
+            which is not private.
         clip: the largest norm that one example's scaled gradient may keep.
         microbatch: clip averages over micro-batches of about so many examples, as the paper's
             experiments do with 4. It doubles the sensitivity, and is there to reproduce them.
@@ -35,9 +38,9 @@ class AdaDPS(Method):
 
     Example:
         >>> import privada as pv
-        >>> frequency = pv.geometry.token_frequency([100, 10, 1], source="a public corpus")
-        >>> pv.methods.AdaDPS(lr=0.5, geometry=frequency).describe()
-        'adadps (clip=1.0, lr=0.5, geometry=a public corpus)'
+        >>> frequency = pv.preconditioning.token_frequency([100, 10, 1], source="a public corpus")
+        >>> pv.methods.AdaDPS(lr=0.5, preconditioner=frequency).describe()
+        'adadps (clip=1.0, lr=0.5, preconditioner=a public corpus)'
 
     Reference: Li et al. (2022), Private Adaptive Optimization with Side Information (000),
     Algorithm 1.
@@ -45,17 +48,19 @@ class AdaDPS(Method):
 
     name: ClassVar[str] = "adadps"
     lr: LearningRate
-    geometry: Shape | Moments
+    preconditioner: Preconditioner | Moments
     microbatch: int | None = None
 
     def __post_init__(self) -> None:
         if self.microbatch is not None:
-            object.__setattr__(self, "clipping", microbatches(whole("microbatch", self.microbatch)))
+            object.__setattr__(
+                self, "clipping", microbatches(integer("microbatch", self.microbatch))
+            )
         super().__post_init__()
 
     def parts(self, steps: int) -> Parts:
         """Return gradient descent on the releases, in the geometry of the side information."""
-        shape = self.geometry
+        shape = self.preconditioner
         if isinstance(shape, Moments):
             shape = shape.ellipsoid(exponent=1.0, restores=False)
-        return Parts(rule=sgd(), controller=scheduled(self.lr), geometry=shape)
+        return Parts(rule=sgd(), controller=scheduled(self.lr), preconditioner=shape)

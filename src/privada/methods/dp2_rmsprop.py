@@ -3,9 +3,9 @@
 from dataclasses import dataclass
 from typing import ClassVar
 
-from privada.core.validation import positive, whole
-from privada.geometry import delayed
+from privada.core.validation import integer, positive
 from privada.methods.method import Method, Parts
+from privada.preconditioning import delayed
 from privada.updates import LearningRate, scheduled, sgd
 from privada.updates.learning_rates import rate_of
 
@@ -49,7 +49,7 @@ class DP2RMSProp(Method):
 
     def parts(self, steps: int) -> Parts:
         """Return gradient descent on the releases, in the delayed geometry."""
-        plain, adaptive = whole("plain", self.plain), whole("adaptive", self.adaptive)
+        plain, adaptive = integer("plain", self.plain), integer("adaptive", self.adaptive)
         # clipping g / s at c' is clipping g / (s c' / c) at c, but for a factor of c' / c
         ratio = positive("adaptive_clip", self.adaptive_clip) / self.clip
         slow, fast = rate_of(self.lr), rate_of(self.adaptive_lr, "adaptive_lr")
@@ -59,5 +59,5 @@ class DP2RMSProp(Method):
                 return slow(step)
             return fast(step) * ratio
 
-        geometry = delayed(plain, adaptive, self.decay, self.eps, stretch=ratio)
-        return Parts(rule=sgd(), controller=scheduled(rate), geometry=geometry)
+        preconditioner = delayed(plain, adaptive, self.decay, self.eps, stretch=ratio)
+        return Parts(rule=sgd(), controller=scheduled(rate), preconditioner=preconditioner)

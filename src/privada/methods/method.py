@@ -4,14 +4,16 @@ from dataclasses import dataclass, field, fields
 from typing import ClassVar
 
 from privada.clipping import Clipping, threshold
+from privada.core.deprecation import renamed_argument
 from privada.core.errors import ArgumentError
 from privada.core.validation import instance, positive, shown
-from privada.geometry import Shape, isotropic
 from privada.noise import Schedule, constant
+from privada.preconditioning import Preconditioner, isotropic
 from privada.updates import Controller, Rule
 from privada.updates.learning_rates import Falling
 
 
+@renamed_argument("geometry", "preconditioner")
 @dataclass(frozen=True)
 class Parts:
     """The four independent choices that make a method.
@@ -19,13 +21,13 @@ class Parts:
     Example:
         >>> import privada as pv
         >>> parts = pv.methods.Parts(rule=pv.updates.sgd(), controller=pv.updates.scheduled(0.1))
-        >>> parts.geometry, parts.schedule.factor(0)
+        >>> parts.preconditioner, parts.schedule.factor(0)
         (isotropic, 1.0)
     """
 
     rule: Rule
     controller: Controller
-    geometry: Shape = field(default_factory=isotropic)
+    preconditioner: Preconditioner = field(default_factory=isotropic)
     schedule: Schedule = field(default_factory=constant)
 
     def __post_init__(self) -> None:
@@ -36,11 +38,11 @@ class Parts:
                 f"controller={shown(self.controller)}. Use pv.updates.scheduled(lr)."
             )
         instance(
-            "geometry",
-            self.geometry,
-            Shape,
-            "to be a shape of pv.geometry",
-            "Give scales as pv.geometry.diagonal(scales), moments as moments.ellipsoid(1/2).",
+            "preconditioner",
+            self.preconditioner,
+            Preconditioner,
+            "to be one of pv.preconditioning",
+            "Use pv.preconditioning.diagonal(scales), or moments.ellipsoid(1/2).",
         )
         instance(
             "schedule", self.schedule, Schedule, "to be a Schedule", "Use pv.noise.constant()."
@@ -71,7 +73,7 @@ class Method:
         ...         return pv.methods.Parts(
         ...             rule=pv.updates.sgd(),
         ...             controller=pv.updates.scheduled(0.1),
-        ...             geometry=pv.geometry.diagonal(2.0, source="a constant"),
+        ...             preconditioner=pv.preconditioning.diagonal(2.0, source="a constant"),
         ...         )
         >>> Scaled(clip=0.5).describe()
         'scaled (clip=0.5)'

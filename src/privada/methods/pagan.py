@@ -3,13 +3,15 @@
 from dataclasses import dataclass, field
 from typing import ClassVar
 
+from privada.core.deprecation import renamed_argument
 from privada.core.validation import flag, positive
-from privada.geometry import Moments, Shape, isotropic
 from privada.methods.method import Method, Parts
 from privada.methods.pasan import ellipsoid_of
+from privada.preconditioning import Moments, Preconditioner, isotropic
 from privada.updates import Projection, adagrad, averaged, scheduled
 
 
+@renamed_argument("geometry", "preconditioner")
 @dataclass(frozen=True)
 class PAGAN(Method):
     """Private AdaGrad with noise that is adapted to the gradients.
@@ -20,7 +22,7 @@ class PAGAN(Method):
 
     Args:
         lr: alpha, of the order of the diameter of the feasible set in a coordinate.
-        geometry: the moments sigma_j: `pv.geometry.known_moments`, `public_moments` or
+        preconditioner: the moments sigma_j: `pv.preconditioning.known_moments`, `public_moments` or
             `private_second_moments`, which is charged; or any shape, whose scales are the half
             axes, undone after the release.
         exponent: of the moments; 2/3 is best for sub-Gaussian coordinates.
@@ -38,8 +40,8 @@ class PAGAN(Method):
 
     Example:
         >>> import torch, privada as pv
-        >>> moments = pv.geometry.known_moments(torch.arange(1.0, 5.0) ** -1.5)
-        >>> method = pv.methods.PAGAN(lr=0.1, geometry=moments, onto=pv.updates.box(-1, 1))
+        >>> moments = pv.preconditioning.known_moments(torch.arange(1.0, 5.0) ** -1.5)
+        >>> method = pv.methods.PAGAN(lr=0.1, preconditioner=moments, onto=pv.updates.box(-1, 1))
 
     Reference: Asi et al. (2021), Private Adaptive Gradient Methods for Convex Optimization (004),
     Algorithm 2.
@@ -47,7 +49,7 @@ class PAGAN(Method):
 
     name: ClassVar[str] = "pagan"
     lr: float
-    geometry: Shape | Moments = field(default_factory=isotropic)
+    preconditioner: Preconditioner | Moments = field(default_factory=isotropic)
     exponent: float = 2 / 3
     onto: Projection | None = None
     averaging: bool = True
@@ -59,5 +61,5 @@ class PAGAN(Method):
         return Parts(
             rule=averaged(rule) if flag("averaging", self.averaging) else rule,
             controller=scheduled(self.lr),
-            geometry=ellipsoid_of(self.geometry, positive("exponent", self.exponent)),
+            preconditioner=ellipsoid_of(self.preconditioner, positive("exponent", self.exponent)),
         )

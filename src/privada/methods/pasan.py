@@ -3,30 +3,32 @@
 from dataclasses import dataclass, field
 from typing import ClassVar
 
+from privada.core.deprecation import renamed_argument
 from privada.core.validation import flag, instance, positive
-from privada.geometry import Geometry, Moments, Shape, isotropic, restoring
 from privada.methods.method import Method, Parts
+from privada.preconditioning import DiagonalScaling, Moments, Preconditioner, isotropic, restoring
 from privada.updates import Projection, Rule, adagrad_norm, averaged, scheduled
 
 
-def ellipsoid_of(geometry: Shape | Moments, exponent: float) -> Shape:
+def ellipsoid_of(preconditioner: Preconditioner | Moments, exponent: float) -> Preconditioner:
     """Return the ellipsoid of moments; any other shape with its scales as half axes."""
-    if isinstance(geometry, Moments):
-        return geometry.ellipsoid(exponent)
+    if isinstance(preconditioner, Moments):
+        return preconditioner.ellipsoid(exponent)
     instance(
-        "geometry",
-        geometry,
-        Shape,
-        "to be a shape or moments of pv.geometry",
-        "Give moments as pv.geometry.known_moments(sigma).",
+        "preconditioner",
+        preconditioner,
+        Preconditioner,
+        "to be a shape or moments of pv.preconditioning",
+        "Give moments as pv.preconditioning.known_moments(sigma).",
     )
     return (
-        geometry
-        if isinstance(geometry, Geometry) and geometry.scale is None
-        else restoring(geometry)
+        preconditioner
+        if isinstance(preconditioner, DiagonalScaling) and preconditioner.scale is None
+        else restoring(preconditioner)
     )
 
 
+@renamed_argument("geometry", "preconditioner")
 @dataclass(frozen=True)
 class PASAN(Method):
     """Private adaptive SGD with noise that is adapted to the gradients.
@@ -37,7 +39,7 @@ class PASAN(Method):
 
     Args:
         lr: alpha, of the order of the diameter of the feasible set.
-        geometry: the moments sigma_j: `pv.geometry.known_moments`, `public_moments` or
+        preconditioner: the moments sigma_j: `pv.preconditioning.known_moments`, `public_moments` or
             `private_second_moments`, which is charged; or any shape, whose scales are the half
             axes, undone after the release.
         exponent: of the moments; 1/2 is best for sub-Gaussian coordinates.
@@ -52,8 +54,8 @@ class PASAN(Method):
 
     Example:
         >>> import torch, privada as pv
-        >>> moments = pv.geometry.known_moments(torch.arange(1.0, 5.0) ** -1.5)
-        >>> method = pv.methods.PASAN(lr=0.1, geometry=moments, onto=pv.updates.box(-1, 1))
+        >>> moments = pv.preconditioning.known_moments(torch.arange(1.0, 5.0) ** -1.5)
+        >>> method = pv.methods.PASAN(lr=0.1, preconditioner=moments, onto=pv.updates.box(-1, 1))
 
     Reference: Asi et al. (2021), Private Adaptive Gradient Methods for Convex Optimization (004),
     Algorithm 1.
@@ -61,7 +63,7 @@ class PASAN(Method):
 
     name: ClassVar[str] = "pasan"
     lr: float
-    geometry: Shape | Moments = field(default_factory=isotropic)
+    preconditioner: Preconditioner | Moments = field(default_factory=isotropic)
     exponent: float = 1 / 2
     onto: Projection | None = None
     averaging: bool = True
@@ -72,5 +74,5 @@ class PASAN(Method):
         return Parts(
             rule=averaged(rule) if flag("averaging", self.averaging) else rule,
             controller=scheduled(self.lr),
-            geometry=ellipsoid_of(self.geometry, positive("exponent", self.exponent)),
+            preconditioner=ellipsoid_of(self.preconditioner, positive("exponent", self.exponent)),
         )

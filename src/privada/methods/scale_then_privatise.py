@@ -4,8 +4,8 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from privada.core.validation import positive
-from privada.geometry import past_releases
 from privada.methods.method import Method, Parts
+from privada.preconditioning import past_releases
 from privada.updates import LearningRate, adam, scheduled
 
 
@@ -49,7 +49,7 @@ class ScaleThenPrivatise(Method):
         return Parts(
             rule=adam(self.beta1, self.beta2, self.eps),
             controller=scheduled(self.lr),
-            geometry=past_releases(
+            preconditioner=past_releases(
                 self.beta2, positive("eps_scale", self.eps_scale), self.corrected
             ),
         )

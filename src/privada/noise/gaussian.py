@@ -15,7 +15,7 @@ from torch import Tensor
 
 from privada.accounting import events
 from privada.core.errors import ArgumentError
-from privada.core.randomness import Bits, SecureBits, uniforms
+from privada.core.randomness import RandomSource, SecureSource, uniforms
 from privada.core.receipts import Receipt, check_receipt
 from privada.core.validation import positive
 from privada.core.values import ClippedSum, Release
@@ -44,17 +44,19 @@ class _Normals:
     def __init__(self, pairs: int) -> None:
         self._radius, self._angle, self._out = np.empty((3, pairs), np.float32)
 
-    def halves(self, bits: Bits, count: int, std: float) -> Iterator[tuple[slice, _FloatArray]]:
+    def halves(
+        self, rng: RandomSource, count: int, std: float
+    ) -> Iterator[tuple[slice, _FloatArray]]:
         """Yield `count` normals in two parts, and where each goes; one is valid until the next."""
         pairs = (count + 1) // 2
-        first, second = bits.draw(8 * pairs).view(np.uint32).reshape(2, pairs)
+        first, second = rng.draw(8 * pairs).view(np.uint32).reshape(2, pairs)
         radius, angle, out = self._radius[:pairs], self._angle[:pairs], self._out[:pairs]
         # u = (first + 1/2) / 2^32: never 0
         np.multiply(first, np.float32(2.0**-32), out=radius, dtype=np.float32, casting="unsafe")
         radius += np.float32(2.0**-33)
         rare = np.flatnonzero(first < _RARE)
         if rare.size:
-            radius[rare] = (first[rare] + uniforms(bits, rare.size)) * 2.0**-32
+            radius[rare] = (first[rare] + uniforms(rng, rare.size)) * 2.0**-32
         np.log(radius, out=radius)
         # rounded away from zero, since the noise must not be smaller than it is said to be
         radius *= np.nextafter(np.float32(-2 * std * std), np.float32(-np.inf))
@@ -81,7 +83,7 @@ def _normals(worker: int) -> _Normals:
     return kept[worker]
 
 
-def add_noise_(value: Tensor, std: float, bits: Bits) -> None:
+def add_noise_(value: Tensor, std: float, rng: RandomSource) -> None:
     """Add Gaussian noise to a vector in place and round the result to a lattice.
 
     Value and noise are taken in units of the lattice's spacing, a power of two; their sum is
@@ -95,7 +97,7 @@ def add_noise_(value: Tensor, std: float, bits: Bits) -> None:
     """
     spacing = 2.0 ** (math.floor(math.log2(std)) - _LATTICE_BITS)
     width = 2 * _PAIRS
-    threads = min(torch.get_num_threads(), _THREADS) if bits.secure else 1
+    threads = min(torch.get_num_threads(), _THREADS) if rng.secure else 1
     workers = max(1, min(threads, value.numel() // width))
     parts = workers * math.ceil(value.numel() / (workers * width))
     width = max(1, math.ceil(value.numel() / max(1, parts)))
@@ -105,7 +107,7 @@ def add_noise_(value: Tensor, std: float, bits: Bits) -> None:
         with np.errstate(all="ignore"):  # whatever was set: an exception would tell of the value
             for start in range(worker * width, value.numel(), workers * width):
                 part = value[start : start + width]
-                noise = normals[worker].halves(bits, part.numel(), std / spacing)
+                noise = normals[worker].halves(rng, part.numel(), std / spacing)
                 (_add_here if part.device.type == "cpu" else _add_there)(part, noise, spacing)
 
     if workers == 1:
@@ -156,17 +158,17 @@ class GaussianNoise:
         >>> GaussianNoise().secure
         True
 
-    Reference: Box and Muller (1958); Mironov (2012), On Significance of the Least Significant Bits
-    for Differential Privacy.
+    Reference: Box and Muller (1958); Mironov (2012), On Significance of the Least Significant
+    Bits for Differential Privacy.
     """
 
-    def __init__(self, bits: Bits | None = None) -> None:
-        self.bits: Bits = SecureBits() if bits is None else bits
+    def __init__(self, rng: RandomSource | None = None) -> None:
+        self.rng: RandomSource = SecureSource() if rng is None else rng
 
     @property
     def secure(self) -> bool:
         """Whether the noise is unpredictable."""
-        return self.bits.secure
+        return self.rng.secure
 
     def describe(self) -> str:
         """Return the source in words."""
@@ -193,5 +195,5 @@ class GaussianNoise:
                 "sensitivity. Choose another clip norm, and scale the loss if gradients are so."
             )
         receipt.spend()
-        add_noise_(clipped.value, std, self.bits)
+        add_noise_(clipped.value, std, self.rng)
         return Release(clipped.value, std, batch_size, receipt)

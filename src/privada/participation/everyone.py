@@ -9,8 +9,8 @@ from numpy.typing import NDArray
 
 from privada.accounting import events
 from privada.core.errors import ArgumentError
-from privada.core.randomness import Bits
-from privada.core.validation import whole
+from privada.core.randomness import RandomSource
+from privada.core.validation import integer
 
 
 @dataclass(frozen=True)
@@ -20,23 +20,23 @@ class FullBatchSampler:
     Guarantee: nothing is hidden by sampling, and nothing is accounted as if it were.
 
     Example:
-        >>> from privada.core.randomness import SecureBits
+        >>> from privada.core.randomness import SecureSource
         >>> from privada.participation import FullBatchSampler
-        >>> FullBatchSampler(units=3).draw(0, SecureBits())
+        >>> FullBatchSampler(units=3).draw(0, SecureSource())
         array([0, 1, 2])
     """
 
     units: int
 
     def __post_init__(self) -> None:
-        whole("units", self.units)
+        integer("units", self.units)
 
     @property
     def batch_size(self) -> float:
         """The number of records."""
         return float(self.units)
 
-    def draw(self, step: int, bits: Bits) -> NDArray[np.int64]:
+    def draw(self, step: int, rng: RandomSource) -> NDArray[np.int64]:
         """Return all indices; no bits are drawn."""
         return np.arange(self.units, dtype=np.int64)
 

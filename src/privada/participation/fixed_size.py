@@ -9,8 +9,8 @@ from numpy.typing import NDArray
 
 from privada.accounting import events
 from privada.core.errors import ArgumentError
-from privada.core.randomness import Bits, integers, words
-from privada.core.validation import whole
+from privada.core.randomness import RandomSource, integers, random_words
+from privada.core.validation import integer
 
 
 @dataclass(frozen=True)
@@ -23,9 +23,9 @@ class FixedSizeSampler:
     Edge cases: `size` equal to `units` takes everything; a larger one is refused.
 
     Example:
-        >>> from privada.core.randomness import SeededBits
+        >>> from privada.core.randomness import SeededSource
         >>> from privada.participation import FixedSizeSampler
-        >>> FixedSizeSampler(units=10, size=3).draw(0, SeededBits(1, "sampling")).size
+        >>> FixedSizeSampler(units=10, size=3).draw(0, SeededSource(1, "sampling")).size
         3
 
     Reference: Wang, Balle and Kasiviswanathan (2019), Subsampled Renyi Differential Privacy and
@@ -36,8 +36,8 @@ class FixedSizeSampler:
     size: int
 
     def __post_init__(self) -> None:
-        whole("units", self.units)
-        whole("batch_size", self.size, remedy="Fixed-size sampling takes whole batches.")
+        integer("units", self.units)
+        integer("batch_size", self.size, remedy="Fixed-size sampling takes whole batches.")
         if self.size > self.units:
             raise ArgumentError(
                 f"Expected batch_size <= the number of records ({self.units}), got "
@@ -49,19 +49,19 @@ class FixedSizeSampler:
         """The number of records of every step."""
         return float(self.size)
 
-    def draw(self, step: int, bits: Bits) -> NDArray[np.int64]:
+    def draw(self, step: int, rng: RandomSource) -> NDArray[np.int64]:
         """Return the indices of one step's records, ascending."""
         if 2 * self.size > self.units:
-            keys = words(bits, self.units)
+            keys = random_words(rng, self.units)
             chosen = np.argpartition(keys, self.size - 1)[: self.size]
             return np.sort(chosen).astype(np.int64)
         # The first `size` distinct values of a sequence of uniform draws are a uniform set.
-        drawn = integers(bits, self.units, self.size + self.size // 4 + 8)
+        drawn = integers(rng, self.units, self.size + self.size // 4 + 8)
         while True:
             _, first = np.unique(drawn, return_index=True)
             if first.size >= self.size:
                 return np.sort(drawn[np.sort(first)[: self.size]])
-            drawn = np.concatenate([drawn, integers(bits, self.units, self.size)])
+            drawn = np.concatenate([drawn, integers(rng, self.units, self.size)])
 
     def event(self, noise_multiplier: float) -> DpEvent:
         """Return the event of a Gaussian release over one draw."""

@@ -6,7 +6,7 @@ import numpy as np
 from dp_accounting import DpEvent
 from numpy.typing import NDArray
 
-from privada.core.randomness import Bits
+from privada.core.randomness import RandomSource
 
 
 class Sampler(Protocol):
@@ -20,7 +20,7 @@ class Sampler(Protocol):
     def batch_size(self) -> float:
         """The expected number of units, which is public."""
 
-    def draw(self, step: int, bits: Bits) -> NDArray[np.int64]:
+    def draw(self, step: int, rng: RandomSource) -> NDArray[np.int64]:
         """Return the indices of one step's units, ascending. Private: never shown."""
 
     def event(self, noise_multiplier: float) -> DpEvent:

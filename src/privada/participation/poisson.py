@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 
 from privada.accounting import events
 from privada.core.errors import ArgumentError
-from privada.core.randomness import Bits, uniforms
-from privada.core.validation import rate, whole
+from privada.core.randomness import RandomSource, uniforms
+from privada.core.validation import integer, rate
 
 
 @dataclass(frozen=True)
@@ -27,10 +27,10 @@ class PoissonSampler:
     Edge cases: the batch may be empty, or far larger than expected. A rate of 1 takes everything.
 
     Example:
-        >>> from privada.core.randomness import SeededBits
+        >>> from privada.core.randomness import SeededSource
         >>> from privada.participation import PoissonSampler
         >>> sampler = PoissonSampler(units=10_000_000, sampling_rate=3e-7)
-        >>> sampler.draw(0, SeededBits(1, "sampling")).size
+        >>> sampler.draw(0, SeededSource(1, "sampling")).size
         5
 
     Reference: Mironov, Talwar and Zhang (2019), Renyi Differential Privacy of the Sampled
@@ -41,7 +41,7 @@ class PoissonSampler:
     sampling_rate: float
 
     def __post_init__(self) -> None:
-        whole("units", self.units)
+        integer("units", self.units)
         rate("sampling_rate", self.sampling_rate)
 
     @property
@@ -49,7 +49,7 @@ class PoissonSampler:
         """The expected number of records."""
         return self.units * self.sampling_rate
 
-    def draw(self, step: int, bits: Bits) -> NDArray[np.int64]:
+    def draw(self, step: int, rng: RandomSource) -> NDArray[np.int64]:
         """Return the indices of one step's records, ascending."""
         if self.sampling_rate == 1:
             return np.arange(self.units, dtype=np.int64)
@@ -59,7 +59,7 @@ class PoissonSampler:
         parts: list[NDArray[np.float64]] = []
         end = -1.0
         while end < self.units:
-            gaps = np.floor(np.log(uniforms(bits, count)) / log_miss) + 1
+            gaps = np.floor(np.log(uniforms(rng, count)) / log_miss) + 1
             places = end + np.cumsum(gaps)
             parts.append(places)
             end = float(places[-1])

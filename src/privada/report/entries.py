@@ -16,7 +16,7 @@ from privada.core.errors import ArgumentError, EventError
 
 if TYPE_CHECKING:
     from privada.selection.search import Selection
-    from privada.training import Trainer
+    from privada.train.trainer import Trainer
 
 SERIES = ("epsilon", "lr", "noise_multiplier")
 _WORDS = (

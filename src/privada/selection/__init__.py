@@ -32,7 +32,7 @@ _NAMES = {
 }
 
 if TYPE_CHECKING:
-    from privada.scores import Score, accuracy, bounded_loss
+    from privada.query.scores import Score, accuracy, bounded_loss
     from privada.selection.candidates import Candidate
     from privada.selection.coupling import Coupling, Peak, coupling_grid
     from privada.selection.planning import Affordable, plan
@@ -70,7 +70,9 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     if name not in _NAMES:
         raise AttributeError(f"module 'privada.selection' has no attribute {name!r}")
-    home = "privada.scores" if _NAMES[name] == "scores" else f"privada.selection.{_NAMES[name]}"
+    home = (
+        "privada.query.scores" if _NAMES[name] == "scores" else f"privada.selection.{_NAMES[name]}"
+    )
     value = getattr(importlib.import_module(home), name)
     globals()[name] = value
     return value

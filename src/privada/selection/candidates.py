@@ -12,15 +12,15 @@ from torch import nn
 from privada.clipping.engine import not_compiled
 from privada.clipping.losses import Loss
 from privada.core.errors import ArgumentError, PrivadaError
-from privada.core.randomness import Bits
+from privada.core.hidden_streams import hidden_generator
+from privada.core.randomness import RandomSource
 from privada.core.tensors import Parameters
-from privada.core.validation import positive, whole
+from privada.core.validation import integer, positive
 from privada.mechanism import Mechanism
 from privada.methods import Method
-from privada.noise.hidden import hidden_generator
 from privada.participation import Participation
-from privada.public import ModelSide
 from privada.selection.spaces import Settings
+from privada.train.public_training import ModelSide
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,7 @@ class Candidate:
         if self.epochs is not None:
             positive("epochs", self.epochs)
         if self.steps is not None:
-            whole("steps", self.steps)
+            integer("steps", self.steps)
 
     def steps_on(self, population: int) -> int:
         """Return how many steps training on so many records takes."""
@@ -88,13 +88,13 @@ class Candidate:
 Recipe = Callable[..., Candidate]
 
 
-def made(recipe: Recipe, settings: Settings, bits: Bits) -> Candidate:
-    """Return the candidate of some settings, its weights drawn from `bits`.
+def made(recipe: Recipe, settings: Settings, rng: RandomSource) -> Candidate:
+    """Return the candidate of some settings, its weights drawn from `rng`.
 
     Guarantee: its model is its own. Whatever the recipe keeps, and however often it returns it, is
     not trained, so that no run starts from what another one has learnt.
     """
-    with hidden_generator(bits, torch.device("cpu")):
+    with hidden_generator(rng, torch.device("cpu")):
         try:
             candidate: Any = recipe(**settings)
         except PrivadaError:

@@ -13,11 +13,11 @@ from numpy.typing import NDArray
 from privada import charts
 from privada.accounting import Budget, Ledger, Statement
 from privada.core.errors import ArgumentError
-from privada.core.public import Public
-from privada.core.randomness import SeededBits
-from privada.core.validation import positive, whole
+from privada.core.public_examples import Public
+from privada.core.randomness import SeededSource
+from privada.core.validation import integer, positive
 from privada.participation import Participation
-from privada.scores import Score, accuracy
+from privada.query.scores import Score, accuracy
 from privada.selection.candidates import Recipe, made
 from privada.selection.prices import Price
 from privada.selection.search import Tried, select
@@ -412,7 +412,7 @@ def coupling_grid(
     Section 4.1, Theorem 2 and Figure 2.
     """
     rates, norms = _ascending("learning_rates", learning_rates), _ascending("clips", clips)
-    repeats = whole("repeats", repeats)
+    repeats = integer("repeats", repeats)
     if not isinstance(test, Public):
         raise ArgumentError(
             f"Expected test to be declared public, got {type(test).__name__}. Every score is shown "
@@ -446,7 +446,7 @@ def coupling_grid(
         clips=norms,
         each=each,
         score=score,
-        method=made(recipe, pairs[0], SeededBits(0, "name")).method.name,
+        method=made(recipe, pairs[0], SeededSource(0, "name")).method.name,
         noise_multiplier=found.noise_multiplier,
         price=found.price,
         tried=found.tried,

@@ -10,7 +10,7 @@ from privada.accounting.calibration import noise_multiplier as noise_of_a_run
 from privada.accounting.repetition import stopping_rate
 from privada.core import formatting
 from privada.core.errors import ArgumentError
-from privada.core.validation import positive, whole
+from privada.core.validation import integer, positive
 from privada.selection.prices import WAYS, noise_multiplier, often_no_run, price
 
 if TYPE_CHECKING:
@@ -208,7 +208,7 @@ def default_delta(records: int) -> float:
         >>> default_delta(60_000), default_delta(1_000)
         (1e-06, 0.0001)
     """
-    records = whole("records", records, remedy="Give the number of records.")
+    records = integer("records", records, remedy="Give the number of records.")
     places = 1
     while 10 ** (10 * places) < records**11:  # in whole numbers, so that powers of ten are exact
         places += 1
@@ -225,7 +225,7 @@ def default_batch_sizes(records: int) -> tuple[int, ...]:
         >>> default_batch_sizes(60_000)
         (64, 256, 1024, 4096, 16384)
     """
-    third = max(1, whole("records", records, remedy="Give the number of records.") // 3)
+    third = max(1, integer("records", records, remedy="Give the number of records.") // 3)
     top = 1 << (third.bit_length() - 1)
     return tuple(top // 4**i for i in (4, 3, 2, 1, 0) if top // 4**i >= min(16, top))
 
@@ -276,13 +276,13 @@ def plan(
     of Adaptive Optimizers for Honest Private Hyperparameter Selection (001), Sections 4 and 5,
     for the search.
     """
-    records = whole("records", records, remedy="Give the number of records.")
+    records = integer("records", records, remedy="Give the number of records.")
     if not isinstance(budget, Budget):
         raise ArgumentError(
             f"Expected budget to be a Budget, got budget={budget!r}. Give Budget(epsilon, delta)."
         )
     if parameters is not None:
-        parameters = whole("parameters", parameters, remedy="Give the number that is trained.")
+        parameters = integer("parameters", parameters, remedy="Give the number that is trained.")
     sizes = _sorted(
         "batch_sizes",
         default_batch_sizes(records)
@@ -292,7 +292,7 @@ def plan(
     passes = _sorted(
         "epochs", (positive("epochs", each) for each in (EPOCHS if epochs is None else epochs))
     )
-    counts = _sorted("candidates", (whole("candidates", each) for each in candidates))
+    counts = _sorted("candidates", (integer("candidates", each) for each in candidates))
 
     def run(size: int, steps: int) -> float:
         return noise_of_a_run(
@@ -325,7 +325,7 @@ def plan(
 
 
 def _checked_size(value: int, records: int) -> int:
-    size = whole("batch_size", value)
+    size = integer("batch_size", value)
     if size > records:
         raise ArgumentError(
             f"Expected batch_size <= records, got batch_size={size} with records={records}. Give "

@@ -19,18 +19,18 @@ from privada.core.errors import (
     ArgumentError,
     ModelError,
 )
-from privada.core.randomness import SeededBits, make_bits, words
+from privada.core.hidden_streams import hidden_generator
+from privada.core.randomness import SeededSource, make_source, random_words
 from privada.noise import GaussianNoise
-from privada.noise.hidden import hidden_generator
 from privada.participation import Participation
 from privada.query.account import Account
-from privada.scores import Score, Scorer, public_score
+from privada.query.scores import Score, Scorer, public_score
 from privada.selection.candidates import Candidate, Recipe, made
 from privada.selection.spaces import Settings
 from privada.selection.split import Split
 from privada.selection.state import Outcome
 from privada.selection.terms import Terms
-from privada.training import Trainer
+from privada.train.trainer import Trainer
 
 _log = logging.getLogger("privada.selection")
 _alone = threading.RLock()
@@ -61,22 +61,22 @@ class Runs:
     sources: tuple[str, ...]
     private: bool
 
-    def bits(self, stream: str) -> Any:
+    def rng(self, stream: str) -> Any:
         """Return the random bits of a stream."""
-        return make_bits(self.seed, stream)
+        return make_source(self.seed, stream)
 
     def origin(self, run: str) -> int:
         """Return a number that the first weights of a run are drawn from."""
-        return int(words(self.bits(f"{run} weights"), 1)[0] >> 1)
+        return int(random_words(self.rng(f"{run} weights"), 1)[0] >> 1)
 
     def made(self, index: int, origin: int) -> Candidate:
         """Return a candidate as it is before training: the same for the same origin."""
-        return made(self.recipe, self.candidates[index], SeededBits(origin, "weights"))
+        return made(self.recipe, self.candidates[index], SeededSource(origin, "weights"))
 
     def trainer(self, index: int, run: str, origin: int, ledger: Ledger) -> Trainer:
         """Return the trainer of one run: made, and not yet a record looked at."""
         candidate = self.made(index, origin)
-        seed = None if self.seed is None else int(words(self.bits(f"{run} seed"), 1)[0] >> 1)
+        seed = None if self.seed is None else int(random_words(self.rng(f"{run} seed"), 1)[0] >> 1)
         return Trainer(
             candidate.model,
             candidate.loss,
@@ -102,7 +102,7 @@ class Runs:
 
     def public_score(self, model: nn.Module, records: private_data.Records, run: str) -> float:
         """Return a model's score on public records."""
-        with hidden_generator(self.bits(f"{run} model"), next(model.parameters()).device):
+        with hidden_generator(self.rng(f"{run} model"), next(model.parameters()).device):
             return public_score(self.score, model, records)
 
     def check(self, index: int) -> None:
@@ -111,7 +111,7 @@ class Runs:
         model = self.trainer(index, "trial", origin, Prepaid({}, self.dataset)).model
         model.eval()
         records = self.records(model)
-        self.score.check(model, private_data.made_up(records).dense())
+        self.score.check(model, private_data.dummy_batch(records).dense())
         if self.parts.public and index == 0:  # they may be looked at as they are
             self.public_score(model, records, "trial")
         self.model(Outcome(index, math.nan, 0.0, _values(model), origin))
@@ -153,8 +153,8 @@ class Runs:
                 self.score,
                 population=self.parts.scored_population,
                 account=Account(account, run=run, purpose="validation"),
-                noise=GaussianNoise(self.bits(f"{run} score")),
-                model_bits=self.bits(f"{run} model"),
+                noise=GaussianNoise(self.rng(f"{run} score")),
+                model_rng=self.rng(f"{run} model"),
             )
             released = scorer.query(model, self.terms.score_noise)
             value, std = released.value, released.std

@@ -23,13 +23,12 @@ from privada.core.errors import (
     LedgerError,
     ModelError,
 )
-from privada.core.randomness import SeededBits, integers, make_bits
-from privada.core.validation import whole
-from privada.core.validation import words as printable
+from privada.core.randomness import SeededSource, integers, make_source
+from privada.core.validation import integer, printable_text
 from privada.noise import GaussianNoise
 from privada.participation import Participation, participation
 from privada.query.account import Account
-from privada.scores import Score, accuracy
+from privada.query.scores import Score, accuracy
 from privada.selection import state as states
 from privada.selection.candidates import Recipe, made, mechanism_of
 from privada.selection.marks import Marks
@@ -203,9 +202,9 @@ def select(
             f"{recipe!r}."
         )
     taking_part = participation(sampling)
-    printable("unit", unit)
+    printable_text("unit", unit)
     if seed is not None:
-        whole("seed", seed, least=0)
+        integer("seed", seed, least=0)
     if score is None:
         score = accuracy()
     if not isinstance(score, Score):
@@ -220,16 +219,16 @@ def select(
         data,
         validation,
         taking_part,
-        lambda: make_bits(seed, "split"),
+        lambda: make_source(seed, "split"),
         None if before is None else before.mask,
     )
     charges, described, sources, private = [], [], [], True
     for each in settings:  # one at a time: models may be large
-        candidate = made(recipe, each, SeededBits(0, "pool"))
+        candidate = made(recipe, each, SeededSource(0, "pool"))
         mechanism = mechanism_of(candidate, parts.population, taking_part)
         charges.append(mechanism.charges_at)
         described.append(candidate.describe())
-        shape_of = candidate.method.parts(1).geometry
+        shape_of = candidate.method.parts(1).preconditioner
         sources.append(shape_of.source)
         private = private and shape_of.private
     terms = agree(
@@ -289,8 +288,8 @@ def _begun(search: Runs, fingerprint: str) -> State:
     if terms.all_released:
         draws = list(range(count))
     else:
-        runs = draw_runs(terms.mean, terms.shape, search.bits("runs"))
-        draws = integers(search.bits("draws"), count, runs).tolist() if runs else []
+        runs = draw_runs(terms.mean, terms.shape, search.rng("runs"))
+        draws = integers(search.rng("draws"), count, runs).tolist() if runs else []
     return State(fingerprint, run, draws, search.parts.mask)
 
 
@@ -475,7 +474,7 @@ def _given_out(
 ) -> Selection:
     terms = search.terms
     if not now.outcomes:  # Poisson stopping drew no run
-        index = int(integers(search.bits("untrained draw"), len(search.candidates), 1)[0])
+        index = int(integers(search.rng("untrained draw"), len(search.candidates), 1)[0])
         now.outcomes[0] = search.untrained(index)
     ledger.check_held(*held)
     # what is left on disk is what is given out: how many runs there were is gone
@@ -516,7 +515,7 @@ def _given_out(
 
 
 def _statement(search: Runs, now: State, ledger: Ledger) -> Statement:
-    terms, noise = search.terms, GaussianNoise(search.bits("noise"))
+    terms, noise = search.terms, GaussianNoise(search.rng("noise"))
     totals = ledger.totals()
     released = (
         "every candidate runs once, and all models and scores are released"

@@ -9,8 +9,8 @@ from typing import Any, Protocol
 import numpy as np
 
 from privada.core.errors import ArgumentError
-from privada.core.randomness import Bits, SeededBits, integers, uniforms
-from privada.core.validation import real, whole
+from privada.core.randomness import RandomSource, SeededSource, integers, uniforms
+from privada.core.validation import integer, real
 
 Settings = dict[str, Any]
 
@@ -84,24 +84,24 @@ class Random:
 
     def candidates(self) -> list[Settings]:
         """Return the pool."""
-        bits = SeededBits(self.seed, "pool")
+        rng = SeededSource(self.seed, "pool")
         return [
-            {name: _drawn(name, source, bits) for name, source in self.distributions.items()}
-            for _ in range(whole("pool", self.pool))
+            {name: _drawn(name, source, rng) for name, source in self.distributions.items()}
+            for _ in range(integer("pool", self.pool))
         ]
 
 
-def _below(bits: Bits, count: int) -> int:
-    return int(integers(bits, count, 1)[0])
+def _below(rng: RandomSource, count: int) -> int:
+    return int(integers(rng, count, 1)[0])
 
 
-def _between(bits: Bits, low: float, high: float) -> float:
-    return low + (high - low) * float(uniforms(bits, 1)[0])
+def _between(rng: RandomSource, low: float, high: float) -> float:
+    return low + (high - low) * float(uniforms(rng, 1)[0])
 
 
-def _drawn(name: str, source: Any, bits: Bits) -> Any:
+def _drawn(name: str, source: Any, rng: RandomSource) -> Any:
     if hasattr(source, "ppf"):
-        value = source.ppf(float(uniforms(bits, 1)[0]))
+        value = source.ppf(float(uniforms(rng, 1)[0]))
         return value.item() if isinstance(value, np.generic) else value
     if isinstance(source, str | bytes) or not isinstance(source, Sequence | np.ndarray):
         raise ArgumentError(
@@ -110,7 +110,7 @@ def _drawn(name: str, source: Any, bits: Bits) -> Any:
         )
     if not len(source):
         raise ArgumentError(f"Expected at least one value for {name!r}, got an empty list.")
-    value = source[_below(bits, len(source))]
+    value = source[_below(rng, len(source))]
     return value.item() if isinstance(value, np.generic) else value
 
 
@@ -127,8 +127,8 @@ class Trial:
         ['clip', 'lr']
     """
 
-    def __init__(self, bits: Bits) -> None:
-        self._bits = bits
+    def __init__(self, rng: RandomSource) -> None:
+        self._bits = rng
         self.params: Settings = {}
 
     def _keep(self, name: str, draw: Callable[[], Any]) -> Any:
@@ -158,7 +158,7 @@ class Trial:
         self, name: str, low: int, high: int, *, step: int = 1, log: bool = False
     ) -> int:
         """Return a whole number between two others, both included."""
-        low, high = whole("low", low, least=-(2**53)), whole("high", high, least=-(2**53))
+        low, high = integer("low", low, least=-(2**53)), integer("high", high, least=-(2**53))
         if low > high or (log and low <= 0):
             raise ArgumentError(
                 f"Expected low <= high, and low > 0 on a logarithmic scale, for {name!r}, got "
@@ -171,7 +171,7 @@ class Trial:
                 return min(high, max(low, round(math.exp(_between(self._bits, *ends)))))
 
             return int(self._keep(name, draw))
-        steps = (high - low) // whole("step", step)
+        steps = (high - low) // integer("step", step)
         return int(self._keep(name, lambda: low + step * _below(self._bits, steps + 1)))
 
     def suggest_categorical(self, name: str, choices: Sequence[Any]) -> Any:
@@ -204,10 +204,10 @@ class Suggest:
 
     def candidates(self) -> list[Settings]:
         """Return the pool."""
-        bits = SeededBits(self.seed, "pool")
+        rng = SeededSource(self.seed, "pool")
         found = []
-        for _ in range(whole("pool", self.pool)):
-            trial = Trial(bits)
+        for _ in range(integer("pool", self.pool)):
+            trial = Trial(rng)
             self.function(trial)
             found.append(trial.params)
         return found

@@ -12,8 +12,8 @@ from torch import Tensor
 from torch.utils.data import Subset, TensorDataset
 
 from privada.core.errors import ArgumentError, DataError
-from privada.core.public import Public
-from privada.core.randomness import Bits, uniforms, words
+from privada.core.public_examples import Public
+from privada.core.randomness import RandomSource, random_words, uniforms
 from privada.core.validation import probability
 from privada.data import Part
 from privada.participation import Participation
@@ -44,7 +44,7 @@ def split(
     data: Any,
     validation: Any,
     participation: Participation,
-    draw_bits: Callable[[], Bits],
+    draw_bits: Callable[[], RandomSource],
     mask: Mask | None,
 ) -> Split:
     """Return the training and the scored records; see `select` for `validation`.
@@ -115,11 +115,11 @@ def _as_pair(data: Any) -> Any:
     return data
 
 
-def _drawn(size: int, share: float, participation: Participation, bits: Bits) -> Mask:
+def _drawn(size: int, share: float, participation: Participation, rng: RandomSource) -> Mask:
     if not participation.fixed_count:
-        return np.asarray(uniforms(bits, size) < share)
+        return np.asarray(uniforms(rng, size) < share)
     chosen = np.zeros(size, dtype=bool)
-    chosen[np.argsort(words(bits, size))[: max(1, round(share * size))]] = True
+    chosen[np.argsort(random_words(rng, size))[: max(1, round(share * size))]] = True
     return chosen
 
 

@@ -12,9 +12,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from privada import checkpoint
 from privada.core.errors import CheckpointError
 from privada.selection.split import Mask
+from privada.train import checkpoint
 
 _KINDS = {
     "fingerprint": str,

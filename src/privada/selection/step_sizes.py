@@ -9,9 +9,9 @@ from scipy.stats import chi2
 
 from privada import charts
 from privada.core.errors import ArgumentError
-from privada.core.validation import probability, whole
+from privada.core.validation import integer, probability
 from privada.methods import DPAdam
-from privada.training import Trainer
+from privada.train.trainer import Trainer
 from privada.updates.learning_rates import rate_of
 
 if TYPE_CHECKING:
@@ -184,7 +184,7 @@ def effective_step_sizes(trainer: Trainer, *, every: int = 1, tail: float = 0.05
             f"Expected a Trainer whose method is DPAdam, got {given}. Make it with "
             "method=pv.methods.DPAdam(...)."
         )
-    every = whole("every", every)
+    every = integer("every", every)
     if probability("tail", tail) >= 0.5:
         raise ArgumentError(f"Expected tail in (0, 0.5), got tail={tail!r}. 0.05 leaves 90 %.")
     if trainer.steps_done >= trainer.steps:

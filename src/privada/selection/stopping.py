@@ -5,7 +5,7 @@ import math
 from scipy.stats import poisson
 
 from privada.accounting.repetition import checked_mean, stopping_rate
-from privada.core.randomness import Bits, uniforms
+from privada.core.randomness import RandomSource, uniforms
 
 # Beyond this share of the probability, what is left cannot be told apart from none.
 _TAIL = 1e-18
@@ -13,7 +13,7 @@ _TAIL = 1e-18
 _TINY = 1e-280
 
 
-def draw_runs(mean: float, shape: float, bits: Bits) -> int:
+def draw_runs(mean: float, shape: float, rng: RandomSource) -> int:
     """Return a number of runs, drawn from the distribution that `repetition` prices.
 
     Guarantee: true to the distribution within 1e-12 in total variation.
@@ -21,16 +21,16 @@ def draw_runs(mean: float, shape: float, bits: Bits) -> int:
     Edge cases: Poisson may give 0; the others give at least 1.
 
     Example:
-        >>> from privada.core.randomness import SeededBits
+        >>> from privada.core.randomness import SeededSource
         >>> from privada.selection.stopping import draw_runs
-        >>> draw_runs(1, 0.0, SeededBits(1, "runs"))
+        >>> draw_runs(1, 0.0, SeededSource(1, "runs"))
         1
 
     Reference: Papernot and Steinke (2022), Hyperparameter Tuning with Renyi Differential Privacy,
     Definition 1.
     """
     mean = checked_mean(mean)
-    u = float(uniforms(bits, 1)[0])
+    u = float(uniforms(rng, 1)[0])
     if shape == math.inf:
         return int(poisson.ppf(u, mean))
     return 1 if mean == 1 else _by_inversion(u, mean, shape)

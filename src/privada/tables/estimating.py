@@ -11,7 +11,7 @@ from privada.accounting import Budget, Ledger, events
 from privada.accounting.calibration import noise_multiplier as calibrated
 from privada.clipping.histograms import histogram_sum
 from privada.core.errors import ArgumentError, DataError
-from privada.core.randomness import make_bits
+from privada.core.randomness import make_source
 from privada.core.silence import silenced
 from privada.core.validation import fraction, positive, probability
 from privada.core.values import Release
@@ -50,7 +50,7 @@ def release_histograms(
         LedgerError: before any value is read.
     """
     event = events.gaussian(positive("noise_multiplier", noise_multiplier))
-    noise = GaussianNoise(make_bits(seed, "bounds"))
+    noise = GaussianNoise(make_source(seed, "bounds"))
     receipt = Account(ledger, run=run, purpose="statistics").pay(event)
     # an exception would tell that a record is there: a cell that is no number counts as missing
     with silenced():
@@ -268,7 +268,7 @@ def estimate_classes(
         )
 
     def pay_and_look() -> list[str]:
-        event, noise = events.gaussian(sigma), GaussianNoise(make_bits(seed, "classes"))
+        event, noise = events.gaussian(sigma), GaussianNoise(make_source(seed, "classes"))
         account = Account(ledger, run=run, purpose="statistics")
         receipt = account.pay(event, events.Failure(failure))
         with silenced():

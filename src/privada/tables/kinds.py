@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from privada.core.errors import ArgumentError
-from privada.core.validation import one_of, real, whole, words
+from privada.core.validation import integer, one_of, printable_text, real
 from privada.tables.cells import Fault, text_of
 
 Numbers = NDArray[np.float64]
@@ -168,7 +168,7 @@ class Hashed:
     buckets: int = 32
 
     def __post_init__(self) -> None:
-        whole("buckets", self.buckets, least=2)
+        integer("buckets", self.buckets, least=2)
 
     def features(self, column: str) -> list[str]:
         """Return the names of the features."""
@@ -209,11 +209,11 @@ class Text:
 
     def __post_init__(self) -> None:
         if self.features is not None:
-            whole("features", self.features, least=2)
+            integer("features", self.features, least=2)
         one_of("weighting", self.weighting, ("count", "presence", "tf-idf"))
         for name in ("vocabulary", "public_text"):
             if getattr(self, name) is not None:
-                words(name, getattr(self, name), "It is the path of a public file.")
+                printable_text(name, getattr(self, name), "It is the path of a public file.")
         if self.weighting == "tf-idf" and self.public_text is None:
             raise ArgumentError(
                 'Expected public_text with weighting = "tf-idf", got none. How many documents have '
@@ -252,7 +252,7 @@ class Matrix:
     sparse: bool = False
 
     def __post_init__(self) -> None:
-        whole("width", self.width)
+        integer("width", self.width)
         _check_bounds(self.low, self.high, "given", "linear")
         _flag("sparse", self.sparse)
         if self.sparse and not self.low <= 0 <= self.high:
@@ -320,7 +320,7 @@ class Classes:
     others: str = "refuse"
 
     def __post_init__(self) -> None:
-        words("column", self.column)
+        printable_text("column", self.column)
         one_of("others", self.others, ("refuse", "leave-out"))
         remedy = "List every class that there can be; a single one leaves nothing to learn."
         object.__setattr__(self, "classes", _listed("classes", self.classes, 2, remedy))
@@ -354,7 +354,7 @@ class Range:
     bounds: str = "given"
 
     def __post_init__(self) -> None:
-        words("column", self.column)
+        printable_text("column", self.column)
         _check_bounds(self.low, self.high, self.bounds, self.scale)
 
     def unit(self, values: Any) -> Numbers:

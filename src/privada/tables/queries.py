@@ -10,7 +10,7 @@ from privada.accounting import Budget, events
 from privada.accounting.calibration import noise_multiplier as calibrated
 from privada.accounting.events import Tally
 from privada.core.errors import DataError
-from privada.core.validation import whole
+from privada.core.validation import integer
 from privada.tables.estimating import FAILURE_SHARE, LEAST_RATIO, records_for_classes
 
 # The shares of epsilon that are tried, from the least on.
@@ -87,7 +87,7 @@ def plan_queries(
         >>> many.share, few.share, few.bounds
         (0.1, 0.3, ('age',))
     """
-    whole("records", records, least=0)
+    integer("records", records, least=0)
     columns = tuple(bounds)
     asked = (classes is not None) + bool(columns)
     share = sigma = 0.0

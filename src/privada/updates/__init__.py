@@ -19,7 +19,7 @@ from privada.updates.learning_rates import (
     warmed_up,
 )
 from privada.updates.projections import Projection, ball, box, simplex
-from privada.updates.public import (
+from privada.updates.public_data import (
     falling_weight,
     mixed_with_public,
     public_adam,

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from privada.core.errors import ArgumentError
 from privada.core.tensors import Parameters
-from privada.core.validation import flag, one_of, positive, whole
+from privada.core.validation import flag, integer, one_of, positive
 from privada.core.values import Release
 from privada.updates.learning_rates import LearningRate, rate_of
 from privada.updates.rules import Rule, State
@@ -138,7 +138,7 @@ class step_doubling:
     ) -> None:
         self._lr = positive("lr", lr)
         self._tolerance = None if tolerance is None else positive("tolerance", tolerance)
-        self._steps = None if steps is None else whole("steps", steps)
+        self._steps = None if steps is None else integer("steps", steps)
         if self._tolerance is None and self._steps is None:
             raise ArgumentError(
                 "Expected tolerance or steps, got neither. Give the error to aim at, or the number "
@@ -151,8 +151,8 @@ class step_doubling:
         default = 0.5 if self._follow == "halves" else 1.0
         self._power = default if power is None else positive("power", power)
         self._accept = flag("accept", accept)
-        self._freeze = None if freeze is None else whole("freeze", freeze, least=0)
-        self._epoch = None if epoch is None else whole("epoch", epoch)
+        self._freeze = None if freeze is None else integer("freeze", freeze, least=0)
+        self._epoch = None if epoch is None else integer("epoch", epoch)
         self._decay = positive("decay", decay)
 
     def queries(self, step: int) -> int:

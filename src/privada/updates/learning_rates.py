@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from privada.core.errors import ArgumentError
-from privada.core.validation import not_negative, positive, shown, whole
+from privada.core.validation import integer, not_negative, positive, shown
 
 LearningRate = float | Callable[[int], float]
 
@@ -96,7 +96,7 @@ def cosine(lr: float, steps: int, last: float = 0.01) -> Callable[[int], float]:
 
     Reference: Loshchilov and Hutter (2017), SGDR: Stochastic Gradient Descent with Warm Restarts.
     """
-    lr, steps, last = positive("lr", lr), whole("steps", steps), positive("last", last)
+    lr, steps, last = positive("lr", lr), integer("steps", steps), positive("last", last)
 
     def at(step: int) -> float:
         done = min(1.0, step / max(1, steps - 1))
@@ -139,7 +139,7 @@ def falling(lr: float, steps: int) -> Falling:
     Reference: Defazio et al. (2023), Optimal Linear Decay Learning Rate Schedules and Further
     Refinements.
     """
-    return Falling(positive("lr", lr), whole("steps", steps))
+    return Falling(positive("lr", lr), integer("steps", steps))
 
 
 def warmed_up(lr: LearningRate, steps: int) -> Callable[[int], float]:
@@ -152,7 +152,7 @@ def warmed_up(lr: LearningRate, steps: int) -> Callable[[int], float]:
 
     Reference: Goyal et al. (2017), Accurate, Large Minibatch SGD, Section 2.2.
     """
-    at, steps = rate_of(lr), whole("steps", steps)
+    at, steps = rate_of(lr), integer("steps", steps)
     return lambda step: at(step) * min(1.0, (step + 1) / steps)
 
 

@@ -1,0 +1,395 @@
+"""Scores of a model on private records that it was not trained on, with noise and charged."""
+
+import warnings
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves, tree_map
+
+from privada import data
+from privada.accounting import events
+from privada.clipping import Batch
+from privada.clipping.dependence import Dependence
+from privada.clipping.labels import NOBODY, SEVERAL
+from privada.clipping.losses import Loss, example_losses
+from privada.clipping.probes import refuse_mixing_models
+from privada.clipping.recording import without_reads
+from privada.clipping.scores import bounded_sum
+from privada.core.errors import ArgumentError, ModelError
+from privada.core.hidden_streams import HiddenStreams, hidden_generator
+from privada.core.randomness import RandomSource
+from privada.core.silence import pass_on_signals, settings_kept, silenced
+from privada.core.state import HeldState
+from privada.core.validation import positive, real
+from privada.data.batch import call
+from privada.data.padding import Padding, find_padding
+from privada.noise import GaussianNoise
+from privada.query.account import Account
+
+# How many records run through the model at a time: so few that dummy examples in as large a batch
+# have labels of their own beside those of a smaller one.
+_CHUNK = 248
+_MULTIPLE = 8
+
+
+@dataclass(frozen=True)
+class Score:
+    """What is measured of a model on each record, and between which bounds.
+
+    Args:
+        name: what it is called.
+        each: a function of (outputs, targets) of some records that returns one number for each.
+        low, high: the bounds. A record beyond them counts as the bound that it passed.
+        greater: whether more is better.
+
+    Guarantee: a record moves the sum of scores by at most `high - low`; noise is scaled to that.
+
+    Edge cases: a record on which the model fails, or whose score is not a number, counts as the
+    worst. Where the model or the score reads values, as by `if` or `item()`, records are scored one
+    at a time.
+
+    Example:
+        >>> import privada as pv, torch
+        >>> close = pv.selection.Score(
+        ...     "within one", lambda out, target: ((out - target).abs() <= 1).float().mean(dim=1)
+        ... )
+        >>> close.each(torch.zeros(2, 1), torch.tensor([[0.5], [3.0]])).tolist()
+        [1.0, 0.0]
+    """
+
+    name: str
+    each: Callable[[Any, Any], Tensor]
+    low: float = 0.0
+    high: float = 1.0
+    greater: bool = True
+
+    def __post_init__(self) -> None:
+        if not callable(self.each):
+            raise ArgumentError(
+                f"Expected each to be a function of (outputs, targets), got each={self.each!r}."
+            )
+        if real("low", self.low) >= real("high", self.high):
+            raise ArgumentError(
+                f"Expected low < high, got low={self.low!r}, high={self.high!r}. They are the "
+                "least and the greatest score that a record can have."
+            )
+        real("high - low", self.span)
+
+    @property
+    def span(self) -> float:
+        """How far one record can move the sum."""
+        return self.high - self.low
+
+    def merits(self, outputs: Any, targets: Any) -> Tensor:
+        """Return how much better each record is than the worst, not yet brought into bounds."""
+        each = self.each(outputs, targets)
+        return each - self.low if self.greater else self.high - each
+
+    def from_merit(self, merit: float) -> float:
+        """Return the score that stands for an average merit."""
+        return self.low + merit if self.greater else self.high - merit
+
+    def check(self, model: nn.Module, example: Batch) -> None:
+        """Raise if scores of made-up examples are wrong in shape, out of bounds or of each other.
+
+        Were a record's score another one beside others than alone, one record more could move the
+        sum by more than the span.
+        """
+        try:
+            refuse_mixing_models(model, example, modes=(False,))
+        except ModelError:
+            raise
+        except Exception as error:
+            raise ArgumentError(
+                "Expected a model that accepts the shapes and types of the records to be scored, "
+                f"but on made-up examples it failed with: {error}."
+            ) from error
+        try:
+            with torch.no_grad(), torch.random.fork_rng(devices=[]):
+                outputs = call(model, example.inputs)
+                found = self.each(outputs, example.targets)
+                first = call(model, _row(example.inputs, 0))
+                alone = [
+                    self.each(_row(outputs, i), _row(example.targets, i))
+                    for i in range(example.size)
+                ]
+        except Exception as error:
+            raise ArgumentError(
+                f"Expected the score {self.name!r} to accept the model's outputs and the targets, "
+                f"but on made-up examples it failed with: {error}."
+            ) from error
+        wanted = [(example.size,)] + [(1,)] * example.size
+        for each, shape in zip([found, *alone], wanted, strict=True):
+            if not isinstance(each, Tensor) or tuple(each.shape) != shape:
+                got = tuple(each.shape) if isinstance(each, Tensor) else type(each).__name__
+                raise ArgumentError(
+                    f"Expected the score {self.name!r} to be one number for each of {shape[0]} "
+                    f"examples, got shape {got}. Return a tensor, without averaging over examples "
+                    "or squeezing a batch of one."
+                )
+        if isinstance(first, Tensor) and first.shape != _row(outputs, 0).shape:
+            raise ArgumentError(
+                f"Expected the model to return shape {tuple(_row(outputs, 0).shape)} for a single "
+                f"example, got {tuple(first.shape)}. Do not squeeze a batch of one."
+            )
+        if not torch.isclose(
+            torch.cat(alone).double(), found.double(), rtol=1e-3, atol=1e-5, equal_nan=True
+        ).all():
+            raise ArgumentError(
+                f"Expected the score {self.name!r} of an example to be the same beside others and "
+                "alone, but on made-up examples it is not. Score each example by itself, without "
+                "ranks, medians or averages over the others."
+            )
+        self._check_reach(outputs, example.targets)
+        if not self.keeps_apart(model, example, _CHUNK):
+            warnings.warn(
+                f"The model or the score {self.name!r} cannot be followed through a batch, so "
+                "records are scored one at a time: slower, but as private.",
+                stacklevel=2,
+            )
+        finite = found[torch.isfinite(found)].double()
+        if bool(((finite < self.low) | (finite > self.high)).any()):
+            low, high = float(finite.min()), float(finite.max())
+            raise ArgumentError(
+                f"Expected scores between low={self.low:g} and high={self.high:g}, but "
+                f"{self.name!r} of made-up examples is between {low:g} and {high:g}. Give bounds "
+                "that scores keep to, or clamp them: noise is scaled to the bounds."
+            )
+
+    def _check_reach(self, outputs: Any, targets: Any) -> None:
+        """Raise if a score can depend on other examples, though made-up ones do not show it."""
+        outputs, targets = tree_map(torch.clone, (outputs, targets))
+        with torch.no_grad(), (seen := Dependence()):
+            for values in tree_leaves((outputs, targets)):
+                seen.own(values)
+            try:
+                labels = seen.labels(self.each(outputs, targets))
+            except Exception:  # it reads values, or cannot be followed; values were compared
+                return
+        if labels is not None and bool((labels == SEVERAL).any()):
+            raise ArgumentError(
+                f"Expected the score {self.name!r} of an example to depend on this example alone, "
+                "but it is made with numbers of others. Score each example by itself, without "
+                "maxima, ranks or averages over the others."
+            )
+
+    def keeps_apart(self, model: nn.Module, example: Batch, most: int) -> bool:
+        """Return whether a record's score follows from this record alone in batches up to `most`.
+
+        Dummy examples are followed number by number, in a small batch and in one of that size, as
+        for training. Where a value is read, or no rule knows, it is not known.
+        """
+        sizes = example.size, most
+        batches = [example.at(torch.arange(size) * example.size // size) for size in sizes]
+        found: list[Tensor] = []
+        try:
+            with torch.no_grad(), torch.random.fork_rng(devices=[]), (seen := Dependence()):
+                for batch, first in zip(batches, (1, 1 + example.size), strict=True):
+                    for values in tree_leaves((batch.inputs, batch.targets)):
+                        seen.own(values, first)
+                    with without_reads():
+                        outputs = call(model, batch.inputs)
+                        found.append(self.each(outputs, batch.targets))
+            for size, first, each in zip(sizes, (1, 1 + example.size), found, strict=True):
+                labels = seen.labels(each)
+                own = torch.arange(first, first + size, dtype=torch.uint8)
+                if labels is not None and bool(((labels != NOBODY) & (labels != own)).any()):
+                    return False
+        except Exception:  # it reads values, or cannot be followed
+            return False
+        return True
+
+
+def _row(values: Any, index: int) -> Any:
+    return tree_map(lambda t: t[index : index + 1], values)
+
+
+def _right(outputs: Tensor, targets: Tensor) -> Tensor:
+    if outputs.ndim > 1 and outputs.shape[1] > 1:
+        right = outputs.argmax(dim=1) == targets
+    else:
+        right = (outputs.reshape(targets.shape) > 0) == (targets > 0.5)
+    return right.reshape(len(outputs), -1).double().mean(dim=1)
+
+
+def accuracy() -> Score:
+    """Return the share of records whose class is predicted rightly.
+
+    Outputs are one number for each class, or a single one that is positive for the second of two
+    classes; where a record has several targets, its share of right ones counts.
+
+    Guarantee: a record moves the sum by at most 1.
+
+    Example:
+        >>> import privada as pv, torch
+        >>> outputs = torch.tensor([[2.0, 1.0], [0.0, 3.0]])
+        >>> pv.selection.accuracy().each(outputs, torch.tensor([0, 0])).tolist()
+        [1.0, 0.0]
+    """
+    return Score("accuracy", _right)
+
+
+@dataclass(frozen=True)
+class _EachLoss:
+    loss: Loss
+
+    def __call__(self, outputs: Any, targets: Any) -> Tensor:
+        return example_losses(self.loss, outputs, targets)
+
+
+def bounded_loss(loss: Loss, bound: float) -> Score:
+    """Return a loss as a score, each record's brought between 0 and `bound`; less is better.
+
+    Guarantee: a record moves the sum by at most `bound`, whatever its loss.
+
+    Edge cases: made-up examples beyond the bound do not matter here, since losses usually have
+    none; choose one that ordinary records keep to.
+
+    Example:
+        >>> import privada as pv, torch
+        >>> score = pv.selection.bounded_loss(torch.nn.MSELoss(), bound=4.0)
+        >>> score.each(torch.tensor([[1.0], [9.0]]), torch.zeros(2, 1)).tolist()
+        [1.0, 4.0]
+    """
+    top = positive("bound", bound)
+    each = _EachLoss(loss)
+    return Score("loss", _Clamped(each, top), 0.0, top, greater=False)
+
+
+@dataclass(frozen=True)
+class _Clamped:
+    each: Callable[[Any, Any], Tensor]
+    top: float
+
+    def __call__(self, outputs: Any, targets: Any) -> Tensor:
+        return self.each(outputs, targets).clamp(0.0, self.top)
+
+
+@dataclass(frozen=True)
+class NoisyScore:
+    """A released score: its value, and the standard deviation of the noise in it."""
+
+    value: float
+    std: float
+
+
+class Scorer:
+    """Owns private records that no model was trained on, and releases scores of models on them.
+
+    One query is: charge the ledger durably, score all records, add noise, release.
+
+    Args:
+        records: the private records.
+        score: what is measured.
+        population: their number, as far as it is public; sums are divided by it.
+        account: what pays for queries.
+        noise: the source of noise.
+        model_bits: what hidden randomness of the model comes from.
+
+    Guarantee: each query is one Gaussian release of a sum that a record moves by at most the
+    score's span.
+    """
+
+    def __init__(
+        self,
+        records: data.Records,
+        score: Score,
+        *,
+        population: float,
+        account: Account,
+        noise: GaussianNoise,
+        model_rng: RandomSource,
+    ) -> None:
+        self._records, self._score = records, score
+        self._population = positive("population", population)
+        self._account, self._noise, self._bits = account, noise, model_rng
+
+    def query(self, model: nn.Module, noise_multiplier: float) -> NoisyScore:
+        """Return the model's average score with noise.
+
+        Raises:
+            BudgetExceeded: before any record is read.
+            LedgerError: before any record is read.
+        """
+        event = events.gaussian(positive("noise_multiplier", noise_multiplier))
+        receipt = self._account.pay(event)
+        device = next(model.parameters()).device
+        before = model.training
+        model.eval()
+        state = HeldState(model, self._score.each, readers=data.readers_of(self._records))
+        hidden = hidden_generator(self._bits, device)
+        try:
+            with hidden as streams, silenced(), state.untouched(), torch.no_grad():
+                total = bounded_sum(self._merits(model, streams), self._score.span, device)
+        finally:
+            model.train(before)
+        release = self._noise.release(total, receipt, self._population)
+        merit = float(release.gradient[0])
+        return NoisyScore(self._score.from_merit(merit), release.noise_std / self._population)
+
+    def _padding(self, model: nn.Module) -> Padding:
+        """Return how batches are filled up, so that no record changes the last bits of others.
+
+        Where records may touch each other, each is scored by itself.
+        """
+        example = data.dummy_batch(self._records).dense()
+        most = min(_CHUNK, (int(self._population) // _MULTIPLE + 1) * _MULTIPLE)
+        room = most if self._score.keeps_apart(model, example, most) else 1
+        return find_padding(
+            example, lambda batch: [call(model, batch.inputs)], room, self._records.size
+        )
+
+    def _merits(self, model: nn.Module, streams: HiddenStreams) -> Iterator[Tensor]:
+        """Yield the merits of all records; one that fails is left out, as the worst."""
+        padding = self._padding(model)
+        for start in range(0, self._records.size, _CHUNK):
+            indices = np.arange(start, min(start + _CHUNK, self._records.size))
+            batch, _ = self._records.read(indices, streams)
+            if batch is None:
+                continue
+            batch = batch.dense()
+            found = self._of(model, batch, padding)
+            if found is not None:
+                yield found
+                continue
+            singles = [self._of(model, one, padding) for one in batch.chunks(1)]
+            places = [place for place, one in enumerate(singles) if one is not None]
+            fine = self._of(model, batch.at(torch.tensor(places)), padding) if places else None
+            if fine is not None:  # as if those that fail had never been there
+                yield fine
+            else:
+                yield from (one for one in singles if one is not None)
+
+    def _of(self, model: nn.Module, batch: Batch, padding: Padding) -> Tensor | None:
+        try:
+            with settings_kept():
+                chunks = batch.chunks(padding.most)
+                parts = [self._merits_of(model, padding.fill(part)) for part in chunks]
+            merits = torch.cat(parts)
+            return merits if merits.shape == (batch.size,) else None
+        except BaseException as error:  # whatever a record makes a model raise tells of it
+            pass_on_signals(error)
+            return None
+
+    def _merits_of(self, model: nn.Module, batch: Batch) -> Tensor:
+        outputs = call(model, batch.inputs)[: batch.size]
+        return self._score.merits(outputs, batch.without_dummies().targets)
+
+
+def public_score(score: Score, model: nn.Module, records: data.Records) -> float:
+    """Return the average score on public records, as it is."""
+    total, before = 0.0, model.training
+    model.eval()
+    try:
+        with torch.no_grad():
+            for start in range(0, records.size, _CHUNK):
+                some = records.fetch(np.arange(start, min(start + _CHUNK, records.size))).dense()
+                merits = score.merits(call(model, some.inputs), some.targets)
+                total += float(merits.double().nan_to_num(nan=0.0).clamp(0.0, score.span).sum())
+    finally:
+        model.train(before)
+    return score.from_merit(total / max(1, records.size))

@@ -1,0 +1,1 @@
+"""Training: settings, the step, the trainer and the loop adapter."""
