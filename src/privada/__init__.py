@@ -57,7 +57,6 @@ if TYPE_CHECKING:
     from privada import (
         accounting,
         clipping,
-        geometry as geometry,
         mechanism,
         methods,
         noise,
@@ -67,6 +66,9 @@ if TYPE_CHECKING:
         selection,
         tables,
         updates,
+    )
+    from privada import (
+        geometry as geometry,
     )
     from privada.accounting import Budget, Ledger, Statement
     from privada.core.errors import (
