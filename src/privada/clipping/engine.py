@@ -148,7 +148,8 @@ def _tried(
         hold_to_the_loop(engine, loss, parameters, example)
         if clipping.by_norm is None:  # it needs gradients, which are made in another way
             # gradients of units are bounded as others are: a threshold leaves those as they are
-            engine.clipping = THRESHOLD.of_units() if clipping.by_unit else clipping
+            plain = replace(clipping, control=THRESHOLD.control)
+            engine.clipping = THRESHOLD.of_units() if clipping.by_unit else plain
             hold_to_the_loop(engine, loss, parameters, example)
         engine.clipping = clipping
         if not engine.uses_parameters:

@@ -13,7 +13,8 @@ from torch import Tensor
 from privada import data
 from privada.accounting import events
 from privada.clipping import Batch, Clipping, Engine
-from privada.clipping.clips import THRESHOLD, averages, checked
+from privada.clipping.averages import averages
+from privada.clipping.clips import THRESHOLD, checked
 from privada.clipping.squares import squared_sum
 from privada.core.hidden_streams import HiddenStreams, hidden_generator
 from privada.core.randomness import RandomSource
