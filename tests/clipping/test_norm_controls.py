@@ -2,6 +2,7 @@
 
 import json
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -10,6 +11,7 @@ from hypothesis import strategies as st
 from torch import nn
 from torch.nn import functional
 
+import privada as pv
 from privada.clipping import (
     Batch,
     Clipping,
@@ -375,3 +377,67 @@ def test_one_release_pays_for_gradient_and_count():
     release = GaussianNoise(SeededSource(0, "noise")).release(clipped, paid(2.0), 64.0)
     assert release.noise_std == 2.0 * clipping.sensitivity(0.5)
     assert InTurns(((3, 1.0),)).coordinates == 0
+
+
+# ---------------------------------------------------------------------- DP2, with two clip norms
+
+
+def trained(clipping, preconditioner, rate, clip, steps=17):
+    """Return the path of releases in turns, with noise multiplier 0.7 and the same normals."""
+    model, batch = make("mlp", torch.float64, size=9)
+    parameters = Parameters(model)
+    engine = make_engine("one-pass", model, entropy, parameters, batch, clipping)
+    generator = torch.Generator().manual_seed(5)
+    normals = torch.randn(steps, parameters.size, generator=generator, dtype=torch.float64)
+    state, scales, path = clipping.init(clip), preconditioner.init(parameters), []
+    for step in range(steps):
+        now, scales = preconditioner.at(scales, parameters)
+        norm, shape = clipping.norm(state), now.on(parameters)
+        clipped = engine.clipped_sum(batch, shape, norm)
+        noisy = clipped.value + 0.7 * clipped.sensitivity * normals[step]
+        release = now.restore(released(noisy, 0.7 * clipped.sensitivity, 9.0), shape)
+        scales, state = preconditioner.seen(release, scales), clipping.seen(release, state)
+        parameters.add_(release.gradient, -rate(step))
+        path.append(parameters.read())
+    return torch.stack(path)
+
+
+class Stretched(pv.preconditioning.delayed):
+    """The former way: scales times the ratio of the clip norms, at one clip norm."""
+
+    def __init__(self, ratio, *given):
+        super().__init__(*given)
+        self.ratio = ratio
+
+    def at(self, state, parameters):
+        now, state = super().at(state, parameters)
+        return (
+            now if now is self._isotropic else replace(now, scale=now.scale * self.ratio)
+        ), state
+
+
+@pytest.mark.parametrize("base", [threshold(), ellipsoid()], ids=repr)
+def test_dp2_trains_as_it_did_with_stretched_scales(base):
+    method = pv.methods.DP2RMSProp(
+        lr=0.3, adaptive_lr=0.05, plain=3, adaptive=2, decay=0.7, eps=0.02, clip=0.4,
+        adaptive_clip=1.5, clipping=base,
+    )  # fmt: skip
+    parts, ratio = method.parts(17), 1.5 / 0.4
+    found = trained(
+        method.clipping, parts.preconditioner, lambda k: 0.3 if k % 5 < 3 else 0.05, method.clip
+    )
+    former = trained(
+        base, Stretched(ratio, 3, 2, 0.7, 0.02), lambda k: 0.3 if k % 5 < 3 else 0.05 * ratio, 0.4
+    )
+    torch.testing.assert_close(found, former, rtol=1e-9, atol=1e-11)
+
+
+def test_dp2_has_its_clip_norms_in_turns_and_keeps_the_bound():
+    method = pv.methods.DP2RMSProp(
+        lr=0.3, adaptive_lr=0.05, plain=3, adaptive=2, clip=0.4, adaptive_clip=1.5,
+        clipping=automatic(),
+    )  # fmt: skip
+    assert method.clipping == in_turns((3, 0.4), (2, 1.5), of=automatic())
+    assert replace(method, clip=0.8).clipping == in_turns((3, 0.8), (2, 1.5), of=automatic())
+    with pytest.raises(ArgumentError, match="adaptive_clip"):
+        replace(method, clipping=adaptive())
