@@ -24,7 +24,7 @@ from privada.clipping import (
     projection,
     threshold,
 )
-from privada.clipping.clips import Automatic, Threshold
+from privada.clipping.bounds import Automatic, Threshold
 from privada.clipping.contributions import Outer
 from privada.clipping.norms import lengths, rounding_of
 from privada.clipping.one_pass import OnePassEngine

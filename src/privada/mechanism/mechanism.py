@@ -149,8 +149,12 @@ class Mechanism:
         return epsilon_of(self.charges() + (paid or Counter()), delta)
 
     def with_noise(self, noise_multiplier: float) -> "Mechanism":
-        """Return the same mechanism with another noise multiplier."""
-        return replace(self, noise_multiplier=noise_multiplier)
+        """Return the same mechanism with another noise multiplier.
+
+        What the clipping asks for beside the gradients gets its share of the noise.
+        """
+        clipping = self.clipping.calibrated(noise_multiplier, self.batch_size)
+        return replace(self, noise_multiplier=noise_multiplier, clipping=clipping)
 
     def calibrated(self, budget: Budget, paid: Tally | None = None) -> "Mechanism":
         """Return the mechanism with the least noise that fits a budget, beside what was paid.

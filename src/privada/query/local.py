@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from privada import data
 from privada.clipping import Batch, Engine
-from privada.clipping.clips import averages
+from privada.clipping.averages import averages
 from privada.clipping.one_pass import OnePassEngine
 from privada.clipping.probes import refuse_mixing_models
 from privada.clipping.squares import squared_sum

@@ -97,6 +97,7 @@ class Run:
             done=done,
         )
         self.mechanism = self.charges.mechanism
+        self.tried.engine.clipping = self.mechanism.clipping  # as it is calibrated
         self._make_queries()
 
     def _load(self, data: Any) -> None:

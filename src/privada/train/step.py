@@ -13,6 +13,7 @@ def first_state(run: Run) -> TrainState:
     parts, parameters = run.parts, run.parameters
     return TrainState(
         preconditioner=parts.preconditioner.init(parameters),
+        clip=run.mechanism.clipping.init(run.mechanism.clip),
         rule=parts.rule.init(parameters),
         controller=parts.controller.init(parameters),
     )
@@ -41,10 +42,10 @@ def take_step(run: Run, state: TrainState) -> tuple[TrainState, float]:
 
 def release_gradient(run: Run, state: TrainState) -> tuple[Release, TrainState]:
     """Return one release of the gradient, and the state after it."""
-    number, query = state.releases, run.gradients
+    number, query, clipping = state.releases, run.gradients, run.mechanism.clipping
     run.charges.check_left(number)
     scaling, preconditioner = run.parts.preconditioner.at(state.preconditioner, run.parameters)
-    flat, clip = query.lay_out(scaling), run.mechanism.clip
+    flat, clip = query.lay_out(scaling), clipping.norm(state.clip)
 
     public = run.settings.objective.gradient(run.model, run.parameters)
 
@@ -54,13 +55,16 @@ def release_gradient(run: Run, state: TrainState) -> tuple[Release, TrainState]:
     release = scaling.restore(query.add_noise(clipped, receipt), flat)
 
     try:
-        followed = run.parts.preconditioner.seen(release, preconditioner)
+        preconditioner = run.parts.preconditioner.seen(release, preconditioner)
+        clips = clipping.seen(release, state.clip)
     except BaseException:
         run.charges.abort_step(number, number + 1)
         raise
     if public is not None:
         release = release.plus(scaling.precondition(public, flat))
-    return release, replace(state, releases=number + 1, preconditioner=followed)
+    return release, replace(
+        state, releases=number + 1, preconditioner=preconditioner, clip=clips
+    )
 
 
 def prepare(run: Run, state: TrainState) -> TrainState:
