@@ -34,10 +34,12 @@ ENGINES = ("auto", "one-pass", "vmap", "loop")
 class Engine(Protocol):
     """Turns a batch into a clipped sum, at the model's current parameters.
 
-    `padding` says how batches are filled up; None if examples are always alone.
+    `padding` says how batches are filled up; None if examples are always alone. `clipping` says
+    how gradients are bounded.
     """
 
     padding: Padding | None
+    clipping: Clipping
 
     def clipped_sum(self, batch: Batch | None, scaling: FlatScaling, clip: float) -> ClippedSum:
         """Return the sum of the whitened, clipped per-example gradients; zero for None."""
