@@ -62,9 +62,7 @@ def release_gradient(run: Run, state: TrainState) -> tuple[Release, TrainState]:
         raise
     if public is not None:
         release = release.plus(scaling.precondition(public, flat))
-    return release, replace(
-        state, releases=number + 1, preconditioner=preconditioner, clip=clips
-    )
+    return release, replace(state, releases=number + 1, preconditioner=preconditioner, clip=clips)
 
 
 def prepare(run: Run, state: TrainState) -> TrainState:
