@@ -8,7 +8,7 @@ from typing import ClassVar
 from privada.core.validation import flag, not_negative, positive
 from privada.methods.method import Method, Parts
 from privada.noise import Schedule
-from privada.updates import Rule, adagrad_norm, scheduled, sgd
+from privada.updates import UpdateRule, adagrad_norm, scheduled, sgd
 from privada.updates.learning_rates import function_of_step
 
 
@@ -73,7 +73,7 @@ class ADPSGD(Method):
             rule, scheduled(lambda step: lr / self._b(step + 1)), schedule=Schedule(factors)
         )
 
-    def _rule(self) -> Rule:
+    def _rule(self) -> UpdateRule:
         return adagrad_norm(self.first, self.least) if self.adaptive else sgd()
 
     def _b(self, t: int) -> float:

@@ -9,7 +9,7 @@ from privada.core.errors import ArgumentError
 from privada.core.validation import instance, positive, shown
 from privada.noise import Schedule, constant
 from privada.preconditioning import Preconditioner, isotropic
-from privada.updates import Controller, Rule
+from privada.updates import Controller, UpdateRule
 from privada.updates.learning_rates import Falling
 
 
@@ -25,13 +25,15 @@ class Parts:
         (isotropic, 1.0)
     """
 
-    rule: Rule
+    rule: UpdateRule
     controller: Controller
     preconditioner: Preconditioner = field(default_factory=isotropic)
     schedule: Schedule = field(default_factory=constant)
 
     def __post_init__(self) -> None:
-        instance("rule", self.rule, Rule, "to be a rule of pv.updates", "Use pv.updates.sgd().")
+        instance(
+            "rule", self.rule, UpdateRule, "to be a rule of pv.updates", "Use pv.updates.sgd()."
+        )
         if isinstance(self.controller, type) or not hasattr(self.controller, "iterate"):
             raise ArgumentError(
                 "Expected controller to be one of pv.updates, got "

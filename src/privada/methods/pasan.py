@@ -7,7 +7,7 @@ from privada.core.deprecation import renamed_argument
 from privada.core.validation import flag, instance, positive
 from privada.methods.method import Method, Parts
 from privada.preconditioning import DiagonalScaling, Moments, Preconditioner, isotropic, restoring
-from privada.updates import Projection, Rule, adagrad_norm, averaged, scheduled
+from privada.updates import Projection, UpdateRule, adagrad_norm, averaged, scheduled
 
 
 def ellipsoid_of(preconditioner: Preconditioner | Moments, exponent: float) -> Preconditioner:
@@ -70,7 +70,7 @@ class PASAN(Method):
 
     def parts(self, steps: int) -> Parts:
         """Return AdaGrad with one step size, in the ellipsoid, averaged."""
-        rule: Rule = adagrad_norm(onto=self.onto)
+        rule: UpdateRule = adagrad_norm(onto=self.onto)
         return Parts(
             rule=averaged(rule) if flag("averaging", self.averaging) else rule,
             controller=scheduled(self.lr),

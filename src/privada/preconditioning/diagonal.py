@@ -10,11 +10,9 @@ from torch import Tensor
 from privada.core.errors import ArgumentError
 from privada.core.tensors import Parameters
 from privada.core.validation import flag, printable_text, shown
-from privada.core.values import Release
+from privada.core.values import Release, State
 
 Scales = Mapping[str, Tensor] | Tensor | float
-# Plain numbers and tensors, so that a checkpoint can hold it.
-State = dict[str, Any]
 # Asks for a release of sum_i min(g_ij^2, bound), given the bound and the noise multiplier.
 Ask = Callable[[float, float], Release]
 
@@ -252,7 +250,7 @@ class FromState(Preconditioner):
         return self._made
 
 
-class restoring(Preconditioner):
+class Restoring(Preconditioner):
     """Another shape, with its scales and shifts undone after the release.
 
     Guarantee: that of the other shape; undoing a scale is post-processing.
@@ -301,3 +299,7 @@ class restoring(Preconditioner):
 
     def __repr__(self) -> str:
         return repr(self._inner)
+
+
+restoring = Restoring
+"""Constructor of `Restoring`, as methods and examples spell it."""

@@ -11,7 +11,8 @@ from torch import Tensor
 from privada.core.errors import ArgumentError
 from privada.core.tensors import Parameters
 from privada.core.validation import not_negative, positive, printable_text, shown
-from privada.preconditioning.diagonal import DiagonalScaling, Preconditioner, State
+from privada.core.values import State
+from privada.preconditioning.diagonal import DiagonalScaling, Preconditioner
 
 
 class ByFeature(Preconditioner):

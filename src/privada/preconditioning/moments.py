@@ -10,12 +10,12 @@ from privada.core.errors import ArgumentError
 from privada.core.public_examples import as_public
 from privada.core.tensors import Parameters
 from privada.core.validation import integer, positive, printable_text
+from privada.core.values import State
 from privada.preconditioning.diagonal import (
     Ask,
     DiagonalScaling,
     FromState,
     Scales,
-    State,
     check_values,
     flat_values,
 )
@@ -95,7 +95,7 @@ class Ellipsoid(FromState):
         return self.scaling_of(state), state
 
 
-class known_moments(Moments):
+class KnownMoments(Moments):
     """Root mean squares of gradients that are known, or declared, without the private data.
 
     Values are a number, a vector over all trainable parameters, or a map from parameter names.
@@ -127,7 +127,11 @@ class known_moments(Moments):
         return flat_values("sigma", self._sigma, parameters).clone()
 
 
-class public_moments(Moments):
+known_moments = KnownMoments
+"""Constructor of `KnownMoments`, as methods and examples spell it."""
+
+
+class PublicMoments(Moments):
     """Root mean squares of the gradients of public examples, where training starts.
 
     Guarantee: no private record is read; that the examples are public is declared.
@@ -154,7 +158,11 @@ class public_moments(Moments):
         return parameters.public_squares(self._public, 0).sqrt_()
 
 
-class private_second_moments(Moments):
+public_moments = PublicMoments
+"""Constructor of `PublicMoments`, as methods and examples spell it."""
+
+
+class PrivateSecondMoments(Moments):
     """Root mean squares of the private gradients where training starts, by charged releases.
 
     Round t = 1, 2, ... releases the averages of squared coordinates, cut at (4 r D log r)^2 with
@@ -220,3 +228,7 @@ class private_second_moments(Moments):
             found[reached] = self._largest * 2.0**-number
             left &= ~reached
         return found
+
+
+private_second_moments = PrivateSecondMoments
+"""Constructor of `PrivateSecondMoments`, as methods and examples spell it."""

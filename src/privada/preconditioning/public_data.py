@@ -8,7 +8,8 @@ from privada.core.errors import ArgumentError
 from privada.core.public_examples import Public, as_public
 from privada.core.tensors import Parameters
 from privada.core.validation import fraction, integer, one_of, positive, rate
-from privada.preconditioning.diagonal import DiagonalScaling, FromState, State
+from privada.core.values import State
+from privada.preconditioning.diagonal import DiagonalScaling, FromState
 
 Varying = float | Callable[[int], float]
 

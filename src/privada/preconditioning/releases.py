@@ -2,11 +2,11 @@
 
 from privada.core.tensors import Parameters
 from privada.core.validation import flag, fraction, integer, positive
-from privada.core.values import Release
-from privada.preconditioning.diagonal import DiagonalScaling, FromState, State, isotropic
+from privada.core.values import Release, State
+from privada.preconditioning.diagonal import DiagonalScaling, FromState, isotropic
 
 
-class past_releases(FromState):
+class PastReleases(FromState):
     """Whiten by the second moment of past releases, and restore afterwards.
 
     s <- decay s + (1 - decay) v^2 over releases v; the next gradients are clipped and noised in
@@ -51,6 +51,10 @@ class past_releases(FromState):
         second = (self._decay * state["second"]).addcmul_(gradient, gradient, value=1 - self._decay)
         known = second / (1 - self._decay**seen) if self._corrected else second
         return {"seen": seen, "second": second, "scale": known.sqrt().add_(self._eps)}
+
+
+past_releases = PastReleases
+"""Constructor of `PastReleases`, as methods and examples spell it."""
 
 
 class delayed(FromState):

@@ -42,7 +42,7 @@ from privada.preconditioning import FlatScaling
 from privada.query.account import Account
 from privada.query.gradients import Gate
 from privada.train.public_training import ModelSide
-from privada.updates import Controller, Rule
+from privada.updates import Controller, UpdateRule
 
 # A plan of more would not fit into memory.
 _MOST_STEPS = 10**8
@@ -139,7 +139,7 @@ class Steps(Parts, Protocol):
         """How many releases a step takes."""
 
     @property
-    def rule(self) -> Rule:
+    def rule(self) -> UpdateRule:
         """What is made of the releases."""
 
 

@@ -283,7 +283,7 @@ class Trainer:
         The answer is the mean of all points for methods that average, else the last point. The
         last step does this; call it to end a run early. No further step can be taken.
         """
-        answer = None if self._finished else self._parts.rule.answer(self._rule_state)
+        answer = None if self._finished else self._parts.rule.final_parameters(self._rule_state)
         if answer is not None:
             self._run.parameters.write_(answer)
         self._finished = True

@@ -8,9 +8,9 @@ from torch import Tensor
 
 from privada.core.tensors import Parameters
 from privada.core.validation import fraction, not_negative, positive
-from privada.core.values import Release
+from privada.core.values import Release, State
 from privada.updates.projections import Projection, checked_onto
-from privada.updates.rules import Move, Rule, State, within
+from privada.updates.rules import ParameterStep, UpdateRule, within
 
 
 def _moments(*names: str) -> Callable[[Parameters], State]:
@@ -25,7 +25,7 @@ def _both(release: Release, state: State, beta1: float, beta2: float) -> tuple[i
     return state["step"] + 1, state["first"].lerp(gradient, 1 - beta1), second
 
 
-def adam(beta1: float = 0.9, beta2: float = 0.999, eps: float = 1e-8) -> Rule:
+def adam(beta1: float = 0.9, beta2: float = 0.999, eps: float = 1e-8) -> UpdateRule:
     """Return Adam: both moments of the releases, corrected for their start at zero.
 
     m <- b1 m + (1 - b1) v, s <- b2 s + (1 - b2) v^2, and the step is
@@ -43,16 +43,16 @@ def adam(beta1: float = 0.9, beta2: float = 0.999, eps: float = 1e-8) -> Rule:
 
     def update(
         release: Release, state: State, parameters: Parameters, lr: float
-    ) -> tuple[Move, State]:
+    ) -> tuple[ParameterStep, State]:
         step, first, second = _both(release, state, beta1, beta2)
         root = (second / (1 - beta2**step)).sqrt_().add_(eps)
-        move = Move(first / root, -lr / (1 - beta1**step))
+        move = ParameterStep(first / root, -lr / (1 - beta1**step))
         return move, {"step": step, "first": first, "second": second}
 
-    return Rule(_moments("first", "second"), update)
+    return UpdateRule(_moments("first", "second"), update)
 
 
-def adam_without_second_moment(beta1: float = 0.9, eps: float = 1e-8) -> Rule:
+def adam_without_second_moment(beta1: float = 0.9, eps: float = 1e-8) -> UpdateRule:
     """Return Adam with its second moment at the limit that noise alone gives it.
 
     The step is -lr (m / (1 - b1^t)) / (sigma C / B + eps): the release itself says what the
@@ -69,22 +69,22 @@ def adam_without_second_moment(beta1: float = 0.9, eps: float = 1e-8) -> Rule:
 
     def update(
         release: Release, state: State, parameters: Parameters, lr: float
-    ) -> tuple[Move, State]:
+    ) -> tuple[ParameterStep, State]:
         step = state["step"] + 1
         first = state["first"].lerp(release.gradient, 1 - beta1)
         length = -lr / (1 - beta1**step)
         std = release.gradient_std
         move = (
-            Move(first, length / (std + eps))
+            ParameterStep(first, length / (std + eps))
             if isinstance(std, float)
-            else Move(first / (std + eps), length)
+            else ParameterStep(first / (std + eps), length)
         )
         return move, {"step": step, "first": first}
 
-    return Rule(_moments("first"), update)
+    return UpdateRule(_moments("first"), update)
 
 
-def rmsprop(decay: float = 0.99, eps: float = 1e-8) -> Rule:
+def rmsprop(decay: float = 0.99, eps: float = 1e-8) -> UpdateRule:
     """Return RMSProp: s <- decay s + (1 - decay) v^2, and the step is -lr v / (sqrt(s) + eps).
 
     Example:
@@ -97,15 +97,15 @@ def rmsprop(decay: float = 0.99, eps: float = 1e-8) -> Rule:
 
     def update(
         release: Release, state: State, parameters: Parameters, lr: float
-    ) -> tuple[Move, State]:
+    ) -> tuple[ParameterStep, State]:
         gradient = release.gradient
         second = (decay * state["second"]).addcmul_(gradient, gradient, value=1 - decay)
-        return Move(gradient / (second.sqrt() + eps), -lr), {"second": second}
+        return ParameterStep(gradient / (second.sqrt() + eps), -lr), {"second": second}
 
-    return Rule(lambda parameters: {"second": parameters.zeros()}, update)
+    return UpdateRule(lambda parameters: {"second": parameters.zeros()}, update)
 
 
-def adagrad(eps: float = 1e-10, onto: Projection | None = None) -> Rule:
+def adagrad(eps: float = 1e-10, onto: Projection | None = None) -> UpdateRule:
     """Return diagonal AdaGrad: s <- s + v^2, and the step is -lr v / (sqrt(s) + eps).
 
     Edge cases: with `onto`, each point is projected on that set in the norm of the step itself,
@@ -122,17 +122,19 @@ def adagrad(eps: float = 1e-10, onto: Projection | None = None) -> Rule:
 
     def update(
         release: Release, state: State, parameters: Parameters, lr: float
-    ) -> tuple[Move, State]:
+    ) -> tuple[ParameterStep, State]:
         gradient = release.gradient
         total = state["total"] + gradient * gradient
         metric = total.sqrt().add_(eps)
-        move = within(onto, parameters, Move(gradient / metric, -lr), metric)
+        move = within(onto, parameters, ParameterStep(gradient / metric, -lr), metric)
         return move, {"total": total}
 
-    return Rule(lambda parameters: {"total": parameters.zeros()}, update)
+    return UpdateRule(lambda parameters: {"total": parameters.zeros()}, update)
 
 
-def adagrad_norm(first: float = 0.0, least: float = 0.0, onto: Projection | None = None) -> Rule:
+def adagrad_norm(
+    first: float = 0.0, least: float = 0.0, onto: Projection | None = None
+) -> UpdateRule:
     """Return AdaGrad with one step size: b^2 <- b^2 + max(|v|^2, least), the step is -lr v / b.
 
     b^2 starts at `first`. The norm is that of the released gradient, noise included, so that
@@ -154,16 +156,18 @@ def adagrad_norm(first: float = 0.0, least: float = 0.0, onto: Projection | None
 
     def update(
         release: Release, state: State, parameters: Parameters, lr: float
-    ) -> tuple[Move, State]:
+    ) -> tuple[ParameterStep, State]:
         gradient = release.gradient
         total = state["total"] + max(float(gradient.square().sum(dtype=torch.float64)), least)
         length = -lr / math.sqrt(total) if total > 0 else 0.0
-        return within(onto, parameters, Move(gradient, length)), {"total": total}
+        return within(onto, parameters, ParameterStep(gradient, length)), {"total": total}
 
-    return Rule(lambda parameters: {"total": first}, update)
+    return UpdateRule(lambda parameters: {"total": first}, update)
 
 
-def adam_bias_corrected(beta1: float = 0.9, beta2: float = 0.999, floor: float = 5e-8) -> Rule:
+def adam_bias_corrected(
+    beta1: float = 0.9, beta2: float = 0.999, floor: float = 5e-8
+) -> UpdateRule:
     """Return Adam with the noise's share taken out of its second moment.
 
     The step is -lr (m / (1 - b1^t)) / sqrt(max(s / (1 - b2^t) - std^2, floor)), std being the
@@ -181,10 +185,10 @@ def adam_bias_corrected(beta1: float = 0.9, beta2: float = 0.999, floor: float =
 
     def update(
         release: Release, state: State, parameters: Parameters, lr: float
-    ) -> tuple[Move, State]:
+    ) -> tuple[ParameterStep, State]:
         step, first, second = _both(release, state, beta1, beta2)
         signal = (second / (1 - beta2**step)).sub_(release.gradient_std**2).clamp_(min=floor)
-        move = Move(first / signal.sqrt_(), -lr / (1 - beta1**step))
+        move = ParameterStep(first / signal.sqrt_(), -lr / (1 - beta1**step))
         return move, {"step": step, "first": first, "second": second}
 
-    return Rule(_moments("first", "second"), update)
+    return UpdateRule(_moments("first", "second"), update)

@@ -10,9 +10,9 @@ from torch import Tensor
 from privada.core.errors import ArgumentError
 from privada.core.tensors import Parameters
 from privada.core.validation import flag, integer, one_of, positive
-from privada.core.values import Release
+from privada.core.values import Release, State
 from privada.updates.learning_rates import LearningRate, rate_of
-from privada.updates.rules import Rule, State
+from privada.updates.rules import UpdateRule
 
 
 class Controller(Protocol):
@@ -27,7 +27,7 @@ class Controller(Protocol):
     def iterate(
         self,
         query: Callable[[], Release],
-        rule: Rule,
+        rule: UpdateRule,
         parameters: Parameters,
         rule_state: State,
         state: State,
@@ -36,7 +36,7 @@ class Controller(Protocol):
         """Move the parameters; return the rule's state, this one's, and the learning rate."""
 
 
-class scheduled:
+class Scheduled:
     """One release an iteration, with a learning rate that is a number or a function of the step.
 
     Edge cases: a function is called with the step, counted from 0, and must return a positive
@@ -62,7 +62,7 @@ class scheduled:
     def iterate(
         self,
         query: Callable[[], Release],
-        rule: Rule,
+        rule: UpdateRule,
         parameters: Parameters,
         rule_state: State,
         state: State,
@@ -75,6 +75,10 @@ class scheduled:
         return rule_state, state, lr
 
 
+scheduled = Scheduled
+"""Constructor of `Scheduled`, as methods and examples spell it."""
+
+
 def doubling_error(full: Tensor, halves: Tensor) -> float:
     """Return the distance between a full step's end and that of two half steps.
 
@@ -84,7 +88,7 @@ def doubling_error(full: Tensor, halves: Tensor) -> float:
     return float(torch.linalg.vector_norm(gap, dtype=torch.float64))
 
 
-class step_doubling:
+class StepDoubling:
     """A learning rate that the method finds itself: one full step against two half steps.
 
     An iteration takes two releases, at the parameters and at the half step. Where the full step
@@ -178,7 +182,7 @@ class step_doubling:
     def iterate(
         self,
         query: Callable[[], Release],
-        rule: Rule,
+        rule: UpdateRule,
         parameters: Parameters,
         rule_state: State,
         state: State,
@@ -186,7 +190,7 @@ class step_doubling:
     ) -> tuple[State, State, float]:
         """Query twice, move, and set the next learning rate."""
         if self._freeze is not None and step >= self._freeze:
-            ordinary = scheduled(self._frozen(state["lr"], parameters, step))
+            ordinary = Scheduled(self._frozen(state["lr"], parameters, step))
             return ordinary.iterate(query, rule, parameters, rule_state, state, step)
         lr, before = state["lr"], parameters.read()
         first = query()
@@ -228,3 +232,7 @@ class step_doubling:
         assert self._freeze is not None
         assert epoch is not None
         return lr / (1 + self._decay * (1 + (step - self._freeze) // epoch))
+
+
+step_doubling = StepDoubling
+"""Constructor of `StepDoubling`, as methods and examples spell it."""

@@ -29,7 +29,7 @@ def checked_onto(onto: Projection | None) -> Projection | None:
     return onto
 
 
-class box:
+class Box:
     """The set of points with every coordinate between `low` and `high`.
 
     Edge cases: the nearest point is the same whatever the metric.
@@ -57,7 +57,11 @@ class box:
         return f"box({self._low}, {self._high})"
 
 
-class ball:
+box = Box
+"""Constructor of `Box`, as methods and examples spell it."""
+
+
+class Ball:
     """The set of points of Euclidean norm at most `radius`.
 
     Edge cases: in a metric h the nearest point is h x / (h + mu), mu found by bisection in float64.
@@ -102,7 +106,11 @@ class ball:
         return f"ball({self._radius})"
 
 
-class simplex:
+ball = Ball
+"""Constructor of `Ball`, as methods and examples spell it."""
+
+
+class Simplex:
     """The set of points with no negative coordinate and a sum of `total`.
 
     Edge cases: in a metric h the nearest point is max(0, x - nu / h), nu found by bisection in
@@ -138,3 +146,7 @@ class simplex:
 
     def __repr__(self) -> str:
         return f"simplex({self._total})"
+
+
+simplex = Simplex
+"""Constructor of `Simplex`, as methods and examples spell it."""

@@ -9,9 +9,9 @@ import torch
 from privada.core.public_examples import Public, as_public
 from privada.core.tensors import Parameters
 from privada.core.validation import fraction, integer, positive, share
-from privada.core.values import Release
+from privada.core.values import Release, State
 from privada.updates.learning_rates import function_of_step
-from privada.updates.rules import Move, Rule, State
+from privada.updates.rules import ParameterStep, UpdateRule
 
 _SOURCE = "gradients of examples declared public"
 
@@ -26,7 +26,7 @@ def _starting(examples: Public, *names: str) -> Callable[[Parameters], State]:
     return init
 
 
-def public_rmsprop(public: Any, decay: float = 0.9, eps: float = 1e-8) -> Rule:
+def public_rmsprop(public: Any, decay: float = 0.9, eps: float = 1e-8) -> UpdateRule:
     """Return RMSProp whose second moment is that of public gradients.
 
     s <- decay s + (1 - decay) g^2 for the average public gradient g at the current parameters, and
@@ -47,13 +47,13 @@ def public_rmsprop(public: Any, decay: float = 0.9, eps: float = 1e-8) -> Rule:
 
     def update(
         release: Release, state: State, parameters: Parameters, lr: float
-    ) -> tuple[Move, State]:
+    ) -> tuple[ParameterStep, State]:
         shown = parameters.public_gradient(examples, state["step"])
         second = (decay * state["second"]).addcmul_(shown, shown, value=1 - decay)
-        move = Move(release.gradient.div_(second.sqrt().add_(eps)), -lr)
+        move = ParameterStep(release.gradient.div_(second.sqrt().add_(eps)), -lr)
         return move, {"step": state["step"] + 1, "second": second}
 
-    return Rule(_starting(examples, "second"), update, source=_SOURCE)
+    return UpdateRule(_starting(examples, "second"), update, source=_SOURCE)
 
 
 def public_adam(
@@ -62,7 +62,7 @@ def public_adam(
     beta1: float = 0.9,
     beta2: float = 0.999,
     eps: float = 1e-8,
-) -> Rule:
+) -> UpdateRule:
     """Return Adam on a mixture of released and public gradients, scaled by public ones.
 
     m <- b1 m + (1 - b1) (mix v + (1 - mix) g), s <- b2 s + (1 - b2) g^2 for the average public
@@ -84,20 +84,20 @@ def public_adam(
 
     def update(
         release: Release, state: State, parameters: Parameters, lr: float
-    ) -> tuple[Move, State]:
+    ) -> tuple[ParameterStep, State]:
         step = state["step"] + 1
         shown = parameters.public_gradient(examples, state["step"])
         mixture = release.with_public_term(shown.lerp(release.private_gradient, mix))
         first = state["first"].lerp(mixture, 1 - beta1)
         second = (beta2 * state["second"]).addcmul_(shown, shown, value=1 - beta2)
         root = (second / (1 - beta2**step)).sqrt_().add_(eps)
-        move = Move(first / root, -lr / (1 - beta1**step))
+        move = ParameterStep(first / root, -lr / (1 - beta1**step))
         return move, {"step": step, "first": first, "second": second}
 
-    return Rule(_starting(examples, "first", "second"), update, source=_SOURCE)
+    return UpdateRule(_starting(examples, "first", "second"), update, source=_SOURCE)
 
 
-def mixed_with_public(public: Any, weight: float | Callable[[int], float]) -> Rule:
+def mixed_with_public(public: Any, weight: float | Callable[[int], float]) -> UpdateRule:
     """Return descent along weight v + (1 - weight) g, g being the average public gradient.
 
     `weight` is a number in [0, 1] or a function of the step, counted from 0.
@@ -122,13 +122,13 @@ def mixed_with_public(public: Any, weight: float | Callable[[int], float]) -> Ru
 
     def update(
         release: Release, state: State, parameters: Parameters, lr: float
-    ) -> tuple[Move, State]:
+    ) -> tuple[ParameterStep, State]:
         step = state["step"]
         shown = parameters.public_gradient(examples, step)
         mixture = release.with_public_term(shown.lerp(release.private_gradient, at(step)))
-        return Move(mixture, -lr), {"step": step + 1}
+        return ParameterStep(mixture, -lr), {"step": step + 1}
 
-    return Rule(_starting(examples), update, source=_SOURCE)
+    return UpdateRule(_starting(examples), update, source=_SOURCE)
 
 
 def falling_weight(steps: int) -> Callable[[int], float]:
@@ -145,7 +145,7 @@ def falling_weight(steps: int) -> Callable[[int], float]:
     return lambda step: max(0.0, math.cos(math.pi * step / (2 * steps)))
 
 
-def public_subspace(public: Any, dimensions: int, every: int = 1) -> Rule:
+def public_subspace(public: Any, dimensions: int, every: int = 1) -> UpdateRule:
     """Return descent along the release, projected on the main directions of public gradients.
 
     The directions are the leading right singular vectors of the matrix of public gradients, at the
@@ -169,14 +169,14 @@ def public_subspace(public: Any, dimensions: int, every: int = 1) -> Rule:
 
     def update(
         release: Release, state: State, parameters: Parameters, lr: float
-    ) -> tuple[Move, State]:
+    ) -> tuple[ParameterStep, State]:
         step, basis = state["step"], state["basis"]
         if step % every == 0:
             basis = _leading(parameters.public_gradients(examples, step), dimensions)
         along = release.with_public_term(basis.t() @ (basis @ release.private_gradient))
-        return Move(along, -lr), {"step": step + 1, "basis": basis}
+        return ParameterStep(along, -lr), {"step": step + 1, "basis": basis}
 
-    return Rule(_starting(examples, "basis"), update, source=_SOURCE)
+    return UpdateRule(_starting(examples, "basis"), update, source=_SOURCE)
 
 
 def _leading(rows: torch.Tensor, dimensions: int) -> torch.Tensor:
