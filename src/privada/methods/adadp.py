@@ -40,7 +40,7 @@ class ADADP(Method):
         2
 
     Reference: Koskela and Honkela (2020), Learning Rate Adaptation for Differentially Private
-    Learning (002), Algorithm 2, equations (4.1) and (5.1).
+    Learning, arXiv 1809.03832, Algorithm 2, equations (4.1) and (5.1).
     """
 
     name: ClassVar[str] = "adadp"

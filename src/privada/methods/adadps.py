@@ -42,8 +42,8 @@ class AdaDPS(Method):
         >>> pv.methods.AdaDPS(lr=0.5, preconditioner=frequency).describe()
         'adadps (clip=1.0, lr=0.5, preconditioner=a public corpus)'
 
-    Reference: Li et al. (2022), Private Adaptive Optimization with Side Information (000),
-    Algorithm 1.
+    Reference: Li et al. (2022), Private Adaptive Optimization with Side Information,
+    arXiv 2202.05963, Algorithm 1.
     """
 
     name: ClassVar[str] = "adadps"

@@ -42,9 +42,9 @@ class ADPSGD(Method):
         >>> [round(method.parts(3).schedule.factor(t) ** 4) for t in range(3)]
         [21, 22, 23]
 
-    Reference: Wu et al. (2021), Adaptive Differentially Private Empirical Risk Minimization (003),
-    Algorithm 1, Remark 4.1, Sections 5.1 and 5.2; its norm of the raw gradient is that of the
-    release here, and its advanced composition is tight accounting.
+    Reference: Wu et al. (2021), Adaptive Differentially Private Empirical Risk Minimization,
+    arXiv 2110.07435, Algorithm 1, Remark 4.1, Sections 5.1 and 5.2; its norm of the raw gradient is
+    that of the release here, and its advanced composition is tight accounting.
     """
 
     name: ClassVar[str] = "adp-sgd"

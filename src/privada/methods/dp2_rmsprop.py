@@ -35,7 +35,7 @@ class DP2RMSProp(Method):
         >>> method = pv.methods.DP2RMSProp(lr=0.1, adaptive_lr=3.0, clip=0.5, adaptive_clip=5.0)
 
     Reference: Li et al. (2023), Differentially Private Adaptive Optimization with Delayed
-    Preconditioners, Algorithm 1.
+    Preconditioners, arXiv 2212.00309, Algorithm 1.
     """
 
     name: ClassVar[str] = "dp2-rmsprop"

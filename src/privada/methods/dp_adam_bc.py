@@ -29,7 +29,7 @@ class DPAdamBC(Method):
         'dp-adam-bc (clip=1.0, lr=0.001, beta1=0.9, beta2=0.999, floor=5e-08)'
 
     Reference: Tang, Shpilevskiy and Lecuyer (2024), DP-AdamBC: Your DP-Adam Is Actually DP-SGD
-    (Unless You Apply Bias Correction).
+    (Unless You Apply Bias Correction), arXiv 2312.14334.
     """
 
     name: ClassVar[str] = "dp-adam-bc"

@@ -27,8 +27,8 @@ class DPAdamPub(Method):
         >>> public = pv.Public((np.zeros((40, 3)), np.zeros(40, dtype=int)), batch_size=8)
         >>> method = pv.methods.DPAdamPub(lr=0.1, public=public, mix=0.8)
 
-    Reference: Li et al. (2022), Private Adaptive Optimization with Side Information (000),
-    Appendix C, whose beta1, beta2 and beta3 are mix, beta1 and beta2 here.
+    Reference: Li et al. (2022), Private Adaptive Optimization with Side Information,
+    arXiv 2202.05963, Appendix C, whose beta1, beta2 and beta3 are mix, beta1 and beta2 here.
     """
 
     name: ClassVar[str] = "dp-adam-pub"

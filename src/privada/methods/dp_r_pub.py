@@ -29,8 +29,8 @@ class DPRPub(Method):
         >>> pv.methods.DPRPub(lr=0.1, public=public).describe()
         'dp-r-pub (clip=1.0, lr=0.1, public=Public(batch_size=8), decay=0.9, eps=1e-08)'
 
-    Reference: Li et al. (2022), Private Adaptive Optimization with Side Information (000),
-    Section 6.1.1.
+    Reference: Li et al. (2022), Private Adaptive Optimization with Side Information,
+    arXiv 2202.05963, Section 6.1.1.
     """
 
     name: ClassVar[str] = "dp-r-pub"

@@ -43,8 +43,8 @@ class PAGAN(Method):
         >>> moments = pv.preconditioning.known_moments(torch.arange(1.0, 5.0) ** -1.5)
         >>> method = pv.methods.PAGAN(lr=0.1, preconditioner=moments, onto=pv.updates.box(-1, 1))
 
-    Reference: Asi et al. (2021), Private Adaptive Gradient Methods for Convex Optimization (004),
-    Algorithm 2.
+    Reference: Asi et al. (2021), Private Adaptive Gradient Methods for Convex Optimization,
+    arXiv 2106.13756, Algorithm 2.
     """
 
     name: ClassVar[str] = "pagan"

@@ -57,8 +57,8 @@ class PASAN(Method):
         >>> moments = pv.preconditioning.known_moments(torch.arange(1.0, 5.0) ** -1.5)
         >>> method = pv.methods.PASAN(lr=0.1, preconditioner=moments, onto=pv.updates.box(-1, 1))
 
-    Reference: Asi et al. (2021), Private Adaptive Gradient Methods for Convex Optimization (004),
-    Algorithm 1.
+    Reference: Asi et al. (2021), Private Adaptive Gradient Methods for Convex Optimization,
+    arXiv 2106.13756, Algorithm 1.
     """
 
     name: ClassVar[str] = "pasan"

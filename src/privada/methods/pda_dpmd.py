@@ -29,8 +29,8 @@ class PDADPMD(Method):
         >>> import numpy as np, privada as pv
         >>> method = pv.methods.PDADPMD(lr=0.1, public=(np.zeros((9, 3)), np.zeros(9)), weight=0.5)
 
-    Reference: Amid et al. (2022), Public Data-Assisted Mirror Descent for Private Model Training;
-    as a baseline in 000.
+    Reference: Amid et al. (2022), Public Data-Assisted Mirror Descent for Private Model Training,
+    arXiv 2112.00193; as a baseline in Li et al. (2022), arXiv 2202.05963.
     """
 
     name: ClassVar[str] = "pda-dpmd"

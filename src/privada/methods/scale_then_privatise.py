@@ -33,7 +33,7 @@ class ScaleThenPrivatise(Method):
         >>> method = pv.methods.ScaleThenPrivatise(lr=0.01, eps_scale=1e-2)
 
     Reference: Ganesh, McMahan and Thakurta (2025), On Design Principles for Private Adaptive
-    Optimizers.
+    Optimizers, arXiv 2507.01129.
     """
 
     name: ClassVar[str] = "scale-then-privatise"

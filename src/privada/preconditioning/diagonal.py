@@ -57,8 +57,8 @@ class Preconditioner:
         >>> Fading().private
         True
 
-    Reference: Li et al. (2022), Private Adaptive Optimization with Side Information (000),
-    Algorithm 1.
+    Reference: Li et al. (2022), Private Adaptive Optimization with Side Information,
+    arXiv 2202.05963, Algorithm 1.
     """
 
     source: str = ""
@@ -103,7 +103,8 @@ class DiagonalScaling(Preconditioner):
         >>> pv.preconditioning.DiagonalScaling(scale=2.0, source="a public corpus").restores
         False
 
-    Reference: Li et al. (2022), Private Adaptive Optimization with Side Information (000).
+    Reference: Li et al. (2022), Private Adaptive Optimization with Side Information,
+    arXiv 2202.05963.
     """
 
     scale: Scales | None = None
@@ -190,7 +191,8 @@ def isotropic() -> DiagonalScaling:
         >>> pv.preconditioning.isotropic().scale is None
         True
 
-    Reference: Abadi et al. (2016), Deep Learning with Differential Privacy, Algorithm 1.
+    Reference: Abadi et al. (2016), Deep Learning with Differential Privacy, arXiv 1607.00133,
+    Algorithm 1.
     """
     return DiagonalScaling()
 
@@ -223,8 +225,9 @@ def diagonal(
         >>> shape.restores
         False
 
-    Reference: Li et al. (2022), Private Adaptive Optimization with Side Information (000),
-    Algorithm 1; Asi et al. (2021), Private Adaptive Gradient Methods (004), Algorithms 1 and 2.
+    Reference: Li et al. (2022), Private Adaptive Optimization with Side Information,
+    arXiv 2202.05963, Algorithm 1; Asi et al. (2021), Private Adaptive Gradient Methods,
+    arXiv 2106.13756, Algorithms 1 and 2.
     """
     check_values("scales", scales)
     if shift is not None:
@@ -261,8 +264,8 @@ class Restoring(Preconditioner):
         >>> pv.preconditioning.restoring(fixed)
         a constant
 
-    Reference: Asi et al. (2021), Private Adaptive Gradient Methods for Convex Optimization (004),
-    Algorithms 1 and 2, line 6.
+    Reference: Asi et al. (2021), Private Adaptive Gradient Methods for Convex Optimization,
+    arXiv 2106.13756, Algorithms 1 and 2, line 6.
     """
 
     def __init__(self, inner: Preconditioner) -> None:

@@ -77,8 +77,8 @@ def by_feature(
         >>> pv.preconditioning.by_feature([1.0, 0.1], source="a public dictionary")
         a public dictionary
 
-    Reference: Li et al. (2022), Private Adaptive Optimization with Side Information (000),
-    Algorithm 1, Option 2.
+    Reference: Li et al. (2022), Private Adaptive Optimization with Side Information,
+    arXiv 2202.05963, Algorithm 1, Option 2.
     """
     vector = torch.as_tensor(_array("scales", scales))
     if vector.ndim != 1 or not bool(torch.isfinite(vector).all() and (vector > 0).all()):
@@ -150,8 +150,8 @@ def feature_moments(
         >>> shape.scales
         tensor([3.6355, 0.1000])
 
-    Reference: Li et al. (2022), Private Adaptive Optimization with Side Information (000),
-    Section 5.1.1.
+    Reference: Li et al. (2022), Private Adaptive Optimization with Side Information,
+    arXiv 2202.05963, Section 5.1.1.
     """
     matrix, count = _columns("features", features)
     squares = matrix.multiply(matrix) if _sparse(matrix) else matrix * matrix
@@ -182,8 +182,8 @@ def token_frequency(
         >>> pv.preconditioning.token_frequency([100, 10, 0], floor=0.01).scales
         tensor([1.0000, 0.1000, 0.0100])
 
-    Reference: Li et al. (2022), Private Adaptive Optimization with Side Information (000),
-    Section 6.1.2.
+    Reference: Li et al. (2022), Private Adaptive Optimization with Side Information,
+    arXiv 2202.05963, Section 6.1.2.
     """
     if not _sparse(counts) and np.ndim(counts) == 1:
         totals = _array("counts", counts)
@@ -225,8 +225,8 @@ def tf_idf(
         >>> bool(shape.scales[2] < shape.scales[0])
         True
 
-    Reference: Li et al. (2022), Private Adaptive Optimization with Side Information (000),
-    Section 6.1.2, where the preconditioner is inversely proportional to TF-IDF.
+    Reference: Li et al. (2022), Private Adaptive Optimization with Side Information,
+    arXiv 2202.05963, Section 6.1.2, where the preconditioner is inversely proportional to TF-IDF.
     """
     matrix, documents = _columns("counts", counts)
     if _sparse(matrix):

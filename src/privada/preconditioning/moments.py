@@ -34,8 +34,8 @@ class Moments:
         >>> pv.preconditioning.known_moments(1.0).ellipsoid(exponent=0.5)
         second moments given by the user and declared public
 
-    Reference: Asi et al. (2021), Private Adaptive Gradient Methods for Convex Optimization (004),
-    Section 3.
+    Reference: Asi et al. (2021), Private Adaptive Gradient Methods for Convex Optimization,
+    arXiv 2106.13756, Section 3.
     """
 
     source: str = ""
@@ -106,8 +106,8 @@ class KnownMoments(Moments):
         >>> import torch, privada as pv
         >>> moments = pv.preconditioning.known_moments(torch.tensor([1.0, 0.25]))
 
-    Reference: Asi et al. (2021), Private Adaptive Gradient Methods for Convex Optimization (004),
-    Section 3.
+    Reference: Asi et al. (2021), Private Adaptive Gradient Methods for Convex Optimization,
+    arXiv 2106.13756, Section 3.
     """
 
     def __init__(
@@ -140,8 +140,8 @@ class PublicMoments(Moments):
         >>> import numpy as np, privada as pv
         >>> moments = pv.preconditioning.public_moments((np.zeros((40, 3)), np.zeros(40)))
 
-    Reference: Asi et al. (2021), Private Adaptive Gradient Methods for Convex Optimization (004),
-    Section 6.2.
+    Reference: Asi et al. (2021), Private Adaptive Gradient Methods for Convex Optimization,
+    arXiv 2106.13756, Section 6.2.
     """
 
     def __init__(
@@ -186,8 +186,8 @@ class PrivateSecondMoments(Moments):
         >>> import privada as pv
         >>> moments = pv.preconditioning.private_second_moments(noise_multiplier=50.0)
 
-    Reference: Asi et al. (2021), Private Adaptive Gradient Methods for Convex Optimization (004),
-    Algorithm 3 and Theorem 3.
+    Reference: Asi et al. (2021), Private Adaptive Gradient Methods for Convex Optimization,
+    arXiv 2106.13756, Algorithm 3 and Theorem 3.
     """
 
     def __init__(

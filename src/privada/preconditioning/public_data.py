@@ -122,8 +122,8 @@ def public_gradients(
         >>> pv.preconditioning.public_gradients(public, "adam", every=10)
         adam of gradients of examples declared public
 
-    Reference: Li et al. (2022), Private Adaptive Optimization with Side Information (000),
-    Algorithm 1, Option 1, equations (4) to (6).
+    Reference: Li et al. (2022), Private Adaptive Optimization with Side Information,
+    arXiv 2202.05963, Algorithm 1, Option 1, equations (4) to (6).
     """
     return PublicGradients(
         as_public(public), form, decay=decay, eps=eps, mix=mix, first_decay=first_decay,
@@ -144,8 +144,8 @@ def ideal(private: Any, form: str = "rmsprop", **settings: Any) -> PublicGradien
         >>> pv.preconditioning.ideal((np.zeros((40, 3)), np.zeros(40, dtype=int))).private
         False
 
-    Reference: Li et al. (2022), Private Adaptive Optimization with Side Information (000),
-    Table 4, 'ideal'.
+    Reference: Li et al. (2022), Private Adaptive Optimization with Side Information,
+    arXiv 2202.05963, Table 4, 'ideal'.
     """
     options: dict[str, Any] = {
         "decay": 0.9, "eps": 1e-8, "mix": 0.9, "first_decay": 0.9, "every": 1,
@@ -169,8 +169,8 @@ def theorem_2(gamma: float = 1.0, eps: float = 1e-8) -> dict[str, Callable[[int]
         >>> pv.preconditioning.theorem_2(gamma=0.5)["decay"](10)
         0.95
 
-    Reference: Li et al. (2022), Private Adaptive Optimization with Side Information (000),
-    Theorem 2.
+    Reference: Li et al. (2022), Private Adaptive Optimization with Side Information,
+    arXiv 2202.05963, Theorem 2.
     """
     gamma, eps = rate("gamma", gamma), positive("eps", eps)
     return {"decay": lambda t: 1 - gamma / t, "eps": lambda t: eps / math.sqrt(t)}

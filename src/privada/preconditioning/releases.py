@@ -28,7 +28,7 @@ class PastReleases(FromState):
         True
 
     Reference: Ganesh, McMahan and Thakurta (2025), On Design Principles for Private Adaptive
-    Optimizers, scale-then-privatise.
+    Optimizers, arXiv 2507.01129, scale-then-privatise.
     """
 
     def __init__(self, decay: float = 0.999, eps: float = 1e-8, corrected: bool = False) -> None:
@@ -77,7 +77,7 @@ class delayed(FromState):
         True
 
     Reference: Li et al. (2023), Differentially Private Adaptive Optimization with Delayed
-    Preconditioners, Algorithm 1.
+    Preconditioners, arXiv 2212.00309, Algorithm 1.
     """
 
     def __init__(

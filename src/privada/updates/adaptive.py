@@ -35,8 +35,8 @@ def adam(beta1: float = 0.9, beta2: float = 0.999, eps: float = 1e-8) -> UpdateR
         >>> from privada.updates import adam
         >>> rule = adam(beta1=0.9, beta2=0.999)
 
-    Reference: Kingma and Ba (2015), Adam, Algorithm 1; as DP-Adam in 000, Algorithm 2, and DPAdam
-    in 001.
+    Reference: Kingma and Ba (2015), Adam, arXiv 1412.6980, Algorithm 1; as DP-Adam in Li et al.
+    (2022), arXiv 2202.05963, Algorithm 2, and DPAdam in Mohapatra et al. (2022), arXiv 2111.04906.
     """
     beta1, beta2 = fraction("beta1", beta1), fraction("beta2", beta2)
     eps = positive("eps", eps)
@@ -62,8 +62,8 @@ def adam_without_second_moment(beta1: float = 0.9, eps: float = 1e-8) -> UpdateR
         >>> from privada.updates import adam_without_second_moment
         >>> rule = adam_without_second_moment()
 
-    Reference: The Role of Adaptive Optimizers for Honest Private Hyperparameter Selection (001),
-    Theorem 3 and Section 6, DPAdamWOSM.
+    Reference: Mohapatra et al. (2022), The Role of Adaptive Optimizers for Honest Private
+    Hyperparameter Selection, arXiv 2111.04906, Theorem 3 and Section 6, DPAdamWOSM.
     """
     beta1, eps = fraction("beta1", beta1), positive("eps", eps)
 
@@ -91,7 +91,8 @@ def rmsprop(decay: float = 0.99, eps: float = 1e-8) -> UpdateRule:
         >>> from privada.updates import rmsprop
         >>> rule = rmsprop(decay=0.9)
 
-    Reference: Hinton, Srivastava and Swersky (2012), Lecture 6e; as DP-RMSProp in 000.
+    Reference: Hinton, Srivastava and Swersky (2012), Lecture 6e; as DP-RMSProp in Li et al. (2022),
+    arXiv 2202.05963.
     """
     decay, eps = fraction("decay", decay), positive("eps", eps)
 
@@ -115,8 +116,8 @@ def adagrad(eps: float = 1e-10, onto: Projection | None = None) -> UpdateRule:
         >>> from privada.updates import adagrad
         >>> rule = adagrad()
 
-    Reference: Duchi, Hazan and Singer (2011), Adaptive Subgradient Methods; as DP-AdaGrad in 000
-    and in Algorithm 2 of 004.
+    Reference: Duchi, Hazan and Singer (2011), Adaptive Subgradient Methods; as DP-AdaGrad in Li et
+    al. (2022), arXiv 2202.05963 and in Algorithm 2 of Asi et al. (2021), arXiv 2106.13756.
     """
     eps, onto = positive("eps", eps), checked_onto(onto)
 
@@ -147,9 +148,9 @@ def adagrad_norm(
         >>> from privada.updates import adagrad_norm
         >>> rule = adagrad_norm(first=20.0, least=1e-5)
 
-    Reference: Asi et al. (2021), Private Adaptive Gradient Methods for Convex Optimization (004),
-    Algorithm 1, with `first` 0; Wu et al. (2021), Adaptive Differentially Private Empirical Risk
-    Minimization (003), Section 5.2.
+    Reference: Asi et al. (2021), Private Adaptive Gradient Methods for Convex Optimization,
+    arXiv 2106.13756, Algorithm 1, with `first` 0; Wu et al. (2021), Adaptive Differentially Private
+    Empirical Risk Minimization, arXiv 2110.07435, Section 5.2.
     """
     first, least = not_negative("first", first), not_negative("least", least)
     onto = checked_onto(onto)
@@ -178,7 +179,7 @@ def adam_bias_corrected(
         >>> rule = adam_bias_corrected()
 
     Reference: Tang, Shpilevskiy and Lecuyer (2024), DP-AdamBC: Your DP-Adam Is Actually DP-SGD
-    (Unless You Apply Bias Correction).
+    (Unless You Apply Bias Correction), arXiv 2312.14334.
     """
     beta1, beta2 = fraction("beta1", beta1), fraction("beta2", beta2)
     floor = positive("floor", floor)

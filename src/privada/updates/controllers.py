@@ -82,7 +82,7 @@ scheduled = Scheduled
 def doubling_error(full: Tensor, halves: Tensor) -> float:
     """Return the distance between a full step's end and that of two half steps.
 
-    Coordinates beyond 1 count relatively (002, equation (4.1)).
+    Coordinates beyond 1 count relatively (Koskela and Honkela 2020, equation (4.1)).
     """
     gap = (full - halves).div_(full.abs().clamp_(min=1))
     return float(torch.linalg.vector_norm(gap, dtype=torch.float64))
@@ -122,7 +122,7 @@ class StepDoubling:
         2
 
     Reference: Koskela and Honkela (2020), Learning Rate Adaptation for Differentially Private
-    Learning (002), Algorithm 2, equations (4.1) and (5.1), Section 4.2.
+    Learning, arXiv 1809.03832, Algorithm 2, equations (4.1) and (5.1), Section 4.2.
     """
 
     def __init__(

@@ -62,8 +62,8 @@ def inverse_sqrt(lr: float) -> Callable[[int], float]:
         >>> inverse_sqrt(0.5)(3)
         0.25
 
-    Reference: Li et al. (2022), Private Adaptive Optimization with Side Information (000),
-    Theorem 2.
+    Reference: Li et al. (2022), Private Adaptive Optimization with Side Information,
+    arXiv 2202.05963, Theorem 2.
     """
     lr = positive("lr", lr)
     return lambda step: lr / math.sqrt(step + 1)
@@ -77,8 +77,8 @@ def decaying(lr: float, a: float = 20.0, c: float = 1.0) -> Callable[[int], floa
         >>> decaying(1.0, a=3.0)(0)
         0.5
 
-    Reference: Wu et al. (2021), Adaptive Differentially Private Empirical Risk Minimization (003),
-    Sections 5.1 and 6, with a = 20 and c = 1.
+    Reference: Wu et al. (2021), Adaptive Differentially Private Empirical Risk Minimization,
+    arXiv 2110.07435, Sections 5.1 and 6, with a = 20 and c = 1.
     """
     lr, a, c = positive("lr", lr), not_negative("a", a), positive("c", c)
     return lambda step: lr / math.sqrt(a + c * (step + 1))

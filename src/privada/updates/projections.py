@@ -40,8 +40,8 @@ class Box:
         >>> box(-1.0, 1.0).project(torch.tensor([0.5, 3.0]))
         tensor([0.5000, 1.0000])
 
-    Reference: Asi et al. (2021), Private Adaptive Gradient Methods for Convex Optimization (004),
-    Section 4.1.
+    Reference: Asi et al. (2021), Private Adaptive Gradient Methods for Convex Optimization,
+    arXiv 2106.13756, Section 4.1.
     """
 
     def __init__(self, low: float = -1.0, high: float = 1.0) -> None:
@@ -73,8 +73,8 @@ class Ball:
         >>> ball(1.0).project(torch.tensor([3.0, 4.0]))
         tensor([0.6000, 0.8000])
 
-    Reference: Asi et al. (2021), Private Adaptive Gradient Methods for Convex Optimization (004),
-    Section 2.
+    Reference: Asi et al. (2021), Private Adaptive Gradient Methods for Convex Optimization,
+    arXiv 2106.13756, Section 2.
     """
 
     def __init__(self, radius: float = 1.0) -> None:
@@ -122,8 +122,8 @@ class Simplex:
         >>> simplex().project(torch.tensor([0.7, 0.7, -1.0]))
         tensor([0.5000, 0.5000, 0.0000])
 
-    Reference: Asi et al. (2021), Private Adaptive Gradient Methods for Convex Optimization (004),
-    Section 2.
+    Reference: Asi et al. (2021), Private Adaptive Gradient Methods for Convex Optimization,
+    arXiv 2106.13756, Section 2.
     """
 
     def __init__(self, total: float = 1.0) -> None:

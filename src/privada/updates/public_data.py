@@ -39,8 +39,8 @@ def public_rmsprop(public: Any, decay: float = 0.9, eps: float = 1e-8) -> Update
         >>> from privada.updates import public_rmsprop
         >>> rule = public_rmsprop((np.zeros((5, 2)), np.zeros(5)))
 
-    Reference: Li et al. (2022), Private Adaptive Optimization with Side Information (000),
-    Section 6.1.1, DP-R-Pub.
+    Reference: Li et al. (2022), Private Adaptive Optimization with Side Information,
+    arXiv 2202.05963, Section 6.1.1, DP-R-Pub.
     """
     examples = as_public(public)
     decay, eps = fraction("decay", decay), positive("eps", eps)
@@ -75,8 +75,8 @@ def public_adam(
         >>> from privada.updates import public_adam
         >>> rule = public_adam((np.zeros((5, 2)), np.zeros(5)), mix=0.5)
 
-    Reference: Li et al. (2022), Private Adaptive Optimization with Side Information (000),
-    Appendix C, DP-Adam-Pub; mix, beta1 and beta2 are its beta1, beta2 and beta3.
+    Reference: Li et al. (2022), Private Adaptive Optimization with Side Information,
+    arXiv 2202.05963, Appendix C, DP-Adam-Pub; mix, beta1 and beta2 are its beta1, beta2 and beta3.
     """
     examples, mix = as_public(public), share("mix", mix)
     beta1, beta2 = fraction("beta1", beta1), fraction("beta2", beta2)
@@ -110,8 +110,8 @@ def mixed_with_public(public: Any, weight: float | Callable[[int], float]) -> Up
         >>> data = np.zeros((5, 2)), np.zeros(5)
         >>> rule = mixed_with_public(data, falling_weight(steps=100))
 
-    Reference: Amid et al. (2022), Public Data-Assisted Mirror Descent for Private Model Training;
-    as PDA-DPMD in 000.
+    Reference: Amid et al. (2022), Public Data-Assisted Mirror Descent for Private Model Training,
+    arXiv 2112.00193; as PDA-DPMD in Li et al. (2022), arXiv 2202.05963.
     """
     examples = as_public(public)
     if callable(weight):
@@ -139,7 +139,8 @@ def falling_weight(steps: int) -> Callable[[int], float]:
         >>> falling_weight(steps=100)(0)
         1.0
 
-    Reference: Amid et al. (2022), Public Data-Assisted Mirror Descent for Private Model Training.
+    Reference: Amid et al. (2022), Public Data-Assisted Mirror Descent for Private Model Training,
+    arXiv 2112.00193.
     """
     steps = integer("steps", steps)
     return lambda step: max(0.0, math.cos(math.pi * step / (2 * steps)))
@@ -162,7 +163,8 @@ def public_subspace(public: Any, dimensions: int, every: int = 1) -> UpdateRule:
         >>> rule = public_subspace((np.zeros((5, 2)), np.zeros(5)), dimensions=2)
 
     Reference: Zhou, Wu and Banerjee (2021), Bypassing the Ambient Dimension: Private SGD with
-    Gradient Subspace Identification; as PDP-SGD in 004.
+    Gradient Subspace Identification, arXiv 2007.03813; as PDP-SGD in Asi et al. (2021),
+    arXiv 2106.13756.
     """
     examples = as_public(public)
     dimensions, every = integer("dimensions", dimensions), integer("every", every)

@@ -88,7 +88,8 @@ def sgd(onto: Projection | None = None) -> UpdateRule:
         >>> sgd().init(None)
         {}
 
-    Reference: Abadi et al. (2016), Deep Learning with Differential Privacy, Algorithm 1.
+    Reference: Abadi et al. (2016), Deep Learning with Differential Privacy, arXiv 1607.00133,
+    Algorithm 1.
     """
     onto = checked_onto(onto)
 
@@ -110,7 +111,7 @@ def momentum(decay: float = 0.9) -> UpdateRule:
         >>> rule = momentum(decay=0.9)
 
     Reference: Qian (1999), On the Momentum Term in Gradient Descent Learning Algorithms; as
-    DPMomentum in 001.
+    DPMomentum in Mohapatra et al. (2022), arXiv 2111.04906.
     """
     decay = fraction("decay", decay)
 
@@ -159,8 +160,8 @@ def averaged(rule: UpdateRule) -> UpdateRule:
         >>> from privada.updates import averaged, sgd
         >>> rule = averaged(sgd())
 
-    Reference: Asi et al. (2021), Private Adaptive Gradient Methods for Convex Optimization (004),
-    Algorithms 1 and 2, last line.
+    Reference: Asi et al. (2021), Private Adaptive Gradient Methods for Convex Optimization,
+    arXiv 2106.13756, Algorithms 1 and 2, last line.
     """
     instance("rule", rule, UpdateRule, "to be a rule of pv.updates", "Use pv.updates.sgd().")
 
