@@ -8,12 +8,12 @@ import os
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from functools import cache
-from importlib.metadata import version
 from pathlib import Path
 
 from privada.accounting import Ledger
 from privada.accounting.ledger import dataset_of
 from privada.core.errors import ArgumentError
+from privada.core.version import __version__
 from privada.report import sections
 from privada.report.components import Charts
 from privada.report.entries import Entry
@@ -141,7 +141,7 @@ def page(
         main,
         element(
             "footer",
-            f"Made by Privada {version('privada')} on ",
+            f"Made by Privada {__version__} on ",
             element("time", f"{now:%Y-%m-%d at %H:%M} UTC", datetime=now.isoformat("T", "seconds")),
             ". This file is complete in itself and asks nothing of a network. Charts are drawn by "
             "plotly.js, which is under the MIT licence.",
