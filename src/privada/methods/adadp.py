@@ -12,7 +12,8 @@ class ADADP(Method):
     """Private gradient descent that sets its own learning rate.
 
     Each iteration makes two releases, at the parameters and half a step further, and compares one
-    full step with two half steps: where they part, the rate falls; else it grows.
+    full step with two half steps: where they differ by more than the tolerance, the rate falls;
+    otherwise it grows.
 
     Args:
         lr: the first learning rate.

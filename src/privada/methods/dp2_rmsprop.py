@@ -1,4 +1,4 @@
-"""DP^2-RMSProp: by turns plain steps, and steps scaled by what these released."""
+"""DP^2-RMSProp: phases of plain steps alternate with phases of scaled steps."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -21,7 +21,7 @@ class DP2RMSProp(Method):
     Args:
         lr: the learning rate of plain steps, a number or a function of the step.
         adaptive_lr: that of adaptive steps.
-        plain, adaptive: how many steps each turn takes.
+        plain, adaptive: the number of steps of each phase.
         decay: of the second moment.
         eps: added to its root.
         clip: the largest norm that one example's gradient may keep in plain steps.
@@ -48,7 +48,7 @@ class DP2RMSProp(Method):
     adaptive_clip: float = 1.0
 
     def parts(self, steps: int) -> Parts:
-        """Return gradient descent on the releases, in the delayed geometry."""
+        """Return gradient descent on the releases, with the delayed preconditioner."""
         plain, adaptive = integer("plain", self.plain), integer("adaptive", self.adaptive)
         # clipping g / s at c' is clipping g / (s c' / c) at c, but for a factor of c' / c
         ratio = positive("adaptive_clip", self.adaptive_clip) / self.clip

@@ -9,7 +9,7 @@ from privada.updates import LearningRate, adam, scheduled
 
 @dataclass(frozen=True)
 class DPAdam(Method):
-    """Private Adam, with the defaults that need no tuning.
+    """Private Adam, with defaults that seldom need tuning.
 
     Both moments are of releases; see `privada.updates.adam`.
 

@@ -1,4 +1,4 @@
-"""DP-AdamBC: Adam with the noise taken out of its second moment."""
+"""DP-AdamBC: Adam with the noise variance subtracted from its second moment."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -11,8 +11,8 @@ from privada.updates import LearningRate, adam_bias_corrected, scheduled
 class DPAdamBC(Method):
     """Private Adam whose second moment is that of the gradients, without the noise.
 
-    The variance (sigma C / B)^2 of the noise, which the release itself says, is taken off the
-    second moment, down to `floor`.
+    The variance (sigma C / B)^2 of the noise, which is known exactly, is subtracted from the second
+    moment, down to `floor`.
 
     Args:
         lr: the learning rate, a number or a function of the step.

@@ -13,7 +13,7 @@ class DPAdamPub(Method):
 
     Args:
         lr: the learning rate, a number or a function of the step.
-        public: a `pv.Public`, or data of which all is used in every step.
+        public: a `pv.Public`, or data that are used in full in every step.
         mix: the weight of the release in the mixture.
         beta1, beta2: decays of the first and the second moment.
         eps: added to the root of the second moment.

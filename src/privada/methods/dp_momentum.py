@@ -1,4 +1,4 @@
-"""DPMomentum: DP-SGD with a heavy ball."""
+"""DPMomentum: DP-SGD with heavy-ball momentum."""
 
 from dataclasses import dataclass
 from typing import ClassVar

@@ -15,7 +15,7 @@ class DPRPub(Method):
 
     Args:
         lr: the learning rate, a number or a function of the step.
-        public: a `pv.Public`, or data of which all is used in every step.
+        public: a `pv.Public`, or data that are used in full in every step.
         decay: of the second moment.
         eps: added to its root.
         clip: the largest norm that one example's gradient may keep.

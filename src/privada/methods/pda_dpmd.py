@@ -17,7 +17,7 @@ class PDADPMD(Method):
 
     Args:
         lr: the learning rate, a number or a function of the step.
-        public: a `pv.Public`, or data of which all is used in every step.
+        public: a `pv.Public`, or data that are used in full in every step.
         weight: the weight of the release, a number or a function of the step; by default
             cos(pi t / 2T), from all private to all public.
         clip: the largest norm that one example's gradient may keep.

@@ -13,8 +13,8 @@ class PDPSGD(Method):
 
     Args:
         lr: the learning rate, a number or a function of the step.
-        public: a `pv.Public`, whose batch of m examples gives m gradients, or data of which all is
-            used each time.
+        public: a `pv.Public`, whose batch of m examples gives m gradients, or data that are
+            used in full each time.
         dimensions: of the subspace.
         every: how many steps a subspace serves.
         clip: the largest norm that one example's gradient may keep.

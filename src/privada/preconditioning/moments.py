@@ -24,8 +24,8 @@ from privada.preconditioning.diagonal import (
 class Moments:
     """Where the root mean squares sigma_j of per-example gradients come from.
 
-    Methods make an ellipsoid with half axes sigma_j^exponent of them. `known_moments`,
-    `public_moments` and `private_second_moments` are the three ways.
+    `ellipsoid` returns the preconditioner with scales sigma_j^exponent. There are three kinds:
+    `known_moments`, `public_moments` and `private_second_moments`.
 
     Guarantee: moments come from public data, or from releases that are charged.
 
@@ -41,7 +41,7 @@ class Moments:
     source: str = ""
 
     def preliminary(self, parameters: Parameters) -> tuple[float, ...]:
-        """Return the noise multipliers of the releases that `find` asks for."""
+        """Return the noise multipliers of the releases that `find` queries."""
         return ()
 
     def check(self, parameters: Parameters) -> None:
@@ -49,10 +49,10 @@ class Moments:
 
     def find(self, parameters: Parameters, ask: Ask) -> Tensor:
         """Return the moments as one vector."""
-        raise TypeError(f"{type(self).__name__} does not say what its moments are.")
+        raise TypeError(f"{type(self).__name__} does not implement find(parameters, ask).")
 
     def ellipsoid(self, exponent: float, floor: float = 1e-3, restores: bool = True) -> "Ellipsoid":
-        """Return the shape with scales sigma_j^exponent, undone after the release or not."""
+        """Return the preconditioner with scales sigma_j^exponent, restored or not."""
         return Ellipsoid(self, exponent, floor, restores)
 
     def __repr__(self) -> str:
@@ -91,16 +91,19 @@ class Ellipsoid(FromState):
         return {"scale": found.clamp(min=least).pow_(self._exponent)}
 
     def at(self, state: State, parameters: Parameters) -> tuple[DiagonalScaling, State]:
-        """Return the same geometry for every release."""
+        """Return the same scaling for every release."""
         return self.scaling_of(state), state
 
 
 class KnownMoments(Moments):
     """Root mean squares of gradients that are known, or declared, without the private data.
 
-    Values are a number, a vector over all trainable parameters, or a map from parameter names.
+    Args:
+        sigma: a number, a vector over all trainable parameters, or a map from parameter names to
+            tensors.
+        source: where they come from, in words that the statement repeats.
 
-    Guarantee: that of the shape made of them, provided that they do not depend on the private data.
+    Guarantee: that of the preconditioner, provided that they do not depend on the private data.
 
     Example:
         >>> import torch, privada as pv
@@ -133,6 +136,10 @@ known_moments = KnownMoments
 
 class PublicMoments(Moments):
     """Root mean squares of the gradients of public examples, where training starts.
+
+    Args:
+        public: a `pv.Public`, or data.
+        source: where they come from, in words that the statement repeats.
 
     Guarantee: no private record is read; that the examples are public is declared.
 

@@ -1,4 +1,4 @@
-"""Geometries from the gradients of public examples, as training goes on."""
+"""Preconditioners from the gradients of public examples, updated during training."""
 
 import math
 from collections.abc import Callable
@@ -58,7 +58,7 @@ class PublicGradients(FromState):
         return {"asked": 0, "every": every} | {name: parameters.zeros() for name in moments}
 
     def at(self, state: State, parameters: Parameters) -> tuple[DiagonalScaling, State]:
-        """Return the geometry at the parameters as they are, from a public batch of its own."""
+        """Return the scaling at the current parameters, from a public batch of its own."""
         asked, every = state["asked"], state["every"]
         if asked % every == 0:
             state = self._refreshed(state, parameters, asked // every + 1)
@@ -97,7 +97,7 @@ def public_gradients(
     every: int | str = 1,
     source: str = "gradients of examples declared public",
 ) -> PublicGradients:
-    """Return the geometry of an adaptive optimiser on public examples.
+    """Return the preconditioner of an adaptive optimiser on public examples.
 
     With the average gradient g of a public batch at the current parameters, "rmsprop" has
     s <- decay s + (1 - decay) g^2, "adagrad" s <- s + g^2, and the scale is sqrt(s) + eps. "adam"
@@ -105,13 +105,17 @@ def public_gradients(
     before it is scaled: (mix g_i + (1 - mix) M) / scale.
 
     Args:
-        public: a `pv.Public`, or data of which all is used each time.
+        public: a `pv.Public`, or data that are used in full each time.
         form: "rmsprop", "adagrad" or "adam".
         decay, eps: numbers, or functions of the number of public gradients so far; `theorem_2`
             gives the paper's.
         mix, first_decay: for "adam", the weight of the private gradient and the decay d of M.
-        every: how many releases one public gradient serves; "epoch" for as many as one pass over
-            the private records has steps.
+        every: how many releases one public gradient is used for; "epoch" for as many as one pass
+            over the private records has steps.
+        source: where the values come from, in words that the statement repeats.
+
+    Returns:
+        The preconditioner.
 
     Guarantee: scales come from public examples and from the parameters, which are releases; so the
     private sum moves by at most the clip norm. That the examples are public is declared.
@@ -132,10 +136,18 @@ def public_gradients(
 
 
 def ideal(private: Any, form: str = "rmsprop", **settings: Any) -> PublicGradients:
-    """Return the geometry that the private records themselves would give, un-noised.
+    """Return the preconditioner that the private records themselves would give, without noise.
 
-    It is an upper bound for experiments: what is trained in it is not private, and the statement
-    says so. Settings are those of `public_gradients`.
+    It is an upper bound for experiments: a model that is trained with it is not private, and the
+    statement says so.
+
+    Args:
+        private: the private records.
+        form: "rmsprop", "adagrad" or "adam".
+        settings: those of `public_gradients`.
+
+    Returns:
+        The preconditioner.
 
     Guarantee: none.
 
@@ -161,6 +173,13 @@ def theorem_2(gamma: float = 1.0, eps: float = 1e-8) -> dict[str, Callable[[int]
 
     beta_t = 1 - gamma / t and eps_t = eps / sqrt(t), t counting public gradients from 1. It goes
     with a learning rate of `updates.inverse_sqrt`.
+
+    Args:
+        gamma: in (0, 1].
+        eps: the first eps_t.
+
+    Returns:
+        The arguments `decay` and `eps`, as functions of the number of public gradients.
 
     Guarantee: as for `public_gradients`; both are known before the first step.
 

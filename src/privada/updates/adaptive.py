@@ -31,6 +31,13 @@ def adam(beta1: float = 0.9, beta2: float = 0.999, eps: float = 1e-8) -> UpdateR
     m <- b1 m + (1 - b1) v, s <- b2 s + (1 - b2) v^2, and the step is
     -lr (m / (1 - b1^t)) / (sqrt(s / (1 - b2^t)) + eps).
 
+    Args:
+        beta1, beta2: decays of the first and the second moment.
+        eps: added to the root, so that the step stays bounded.
+
+    Returns:
+        The update rule.
+
     Example:
         >>> from privada.updates import adam
         >>> rule = adam(beta1=0.9, beta2=0.999)
@@ -55,8 +62,15 @@ def adam(beta1: float = 0.9, beta2: float = 0.999, eps: float = 1e-8) -> UpdateR
 def adam_without_second_moment(beta1: float = 0.9, eps: float = 1e-8) -> UpdateRule:
     """Return Adam with its second moment at the limit that noise alone gives it.
 
-    The step is -lr (m / (1 - b1^t)) / (sigma C / B + eps): the release itself says what the
-    standard deviation sigma C / B of its noise is.
+    The step is -lr (m / (1 - b1^t)) / (sigma C / B + eps). The standard deviation sigma C / B of
+    the noise is known from the release.
+
+    Args:
+        beta1: decay of the first moment.
+        eps: added to the standard deviation of the noise.
+
+    Returns:
+        The update rule.
 
     Example:
         >>> from privada.updates import adam_without_second_moment
@@ -87,6 +101,13 @@ def adam_without_second_moment(beta1: float = 0.9, eps: float = 1e-8) -> UpdateR
 def rmsprop(decay: float = 0.99, eps: float = 1e-8) -> UpdateRule:
     """Return RMSProp: s <- decay s + (1 - decay) v^2, and the step is -lr v / (sqrt(s) + eps).
 
+    Args:
+        decay: decay of the second moment.
+        eps: added to the root, so that the step stays bounded.
+
+    Returns:
+        The update rule.
+
     Example:
         >>> from privada.updates import rmsprop
         >>> rule = rmsprop(decay=0.9)
@@ -109,7 +130,14 @@ def rmsprop(decay: float = 0.99, eps: float = 1e-8) -> UpdateRule:
 def adagrad(eps: float = 1e-10, onto: Projection | None = None) -> UpdateRule:
     """Return diagonal AdaGrad: s <- s + v^2, and the step is -lr v / (sqrt(s) + eps).
 
-    Edge cases: with `onto`, each point is projected on that set in the norm of the step itself,
+    Args:
+        eps: added to the root, so that the step stays bounded.
+        onto: a set that each iterate is projected onto; none by default.
+
+    Returns:
+        The update rule.
+
+    Edge cases: with `onto`, each iterate is projected in the norm of the step itself,
     sum_j (sqrt(s_j) + eps) x_j^2 / lr.
 
     Example:
@@ -139,10 +167,17 @@ def adagrad_norm(
     """Return AdaGrad with one step size: b^2 <- b^2 + max(|v|^2, least), the step is -lr v / b.
 
     b^2 starts at `first`. The norm is that of the released gradient, noise included, so that
-    nothing is looked at twice.
+    it costs nothing.
 
-    Edge cases: with `onto`, each point is projected on that set. A release that is exactly zero at
-    the start moves nothing.
+    Args:
+        first: the start of b^2.
+        least: the least that a step adds to b^2.
+        onto: a set that each iterate is projected onto; none by default.
+
+    Returns:
+        The update rule.
+
+    Edge cases: a release that is exactly zero at the start moves nothing.
 
     Example:
         >>> from privada.updates import adagrad_norm
@@ -169,10 +204,17 @@ def adagrad_norm(
 def adam_bias_corrected(
     beta1: float = 0.9, beta2: float = 0.999, floor: float = 5e-8
 ) -> UpdateRule:
-    """Return Adam with the noise's share taken out of its second moment.
+    """Return Adam with the variance of the noise subtracted from its second moment.
 
     The step is -lr (m / (1 - b1^t)) / sqrt(max(s / (1 - b2^t) - std^2, floor)), std being the
     standard deviation of the noise in the released gradient.
+
+    Args:
+        beta1, beta2: decays of the first and the second moment.
+        floor: the least second moment.
+
+    Returns:
+        The update rule.
 
     Example:
         >>> from privada.updates import adam_bias_corrected

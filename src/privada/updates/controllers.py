@@ -16,7 +16,7 @@ from privada.updates.rules import UpdateRule
 
 
 class Controller(Protocol):
-    """One iteration of a method."""
+    """How a step of a method queries gradients and sets its learning rate."""
 
     def queries(self, step: int) -> int:
         """Return how many releases an iteration takes."""
@@ -37,10 +37,11 @@ class Controller(Protocol):
 
 
 class Scheduled:
-    """One release an iteration, with a learning rate that is a number or a function of the step.
+    """One release per step, with a given learning rate.
 
-    Edge cases: a function is called with the step, counted from 0, and must return a positive
-    number.
+    Args:
+        lr: the learning rate, a positive number or a function of the step, counted from 0, that
+            returns one.
 
     Example:
         >>> from privada.updates import scheduled
@@ -89,10 +90,10 @@ def doubling_error(full: Tensor, halves: Tensor) -> float:
 
 
 class StepDoubling:
-    """A learning rate that the method finds itself: one full step against two half steps.
+    """A learning rate that is adapted during training: one full step against two half steps.
 
     An iteration takes two releases, at the parameters and at the half step. Where the full step
-    and the two half steps end far apart, the learning rate falls, else it grows.
+    and the two half steps end far apart, the learning rate falls; otherwise it grows.
 
     Args:
         lr: the first learning rate.

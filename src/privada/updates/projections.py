@@ -32,6 +32,9 @@ def checked_onto(onto: Projection | None) -> Projection | None:
 class Box:
     """The set of points with every coordinate between `low` and `high`.
 
+    Args:
+        low, high: the bounds.
+
     Edge cases: the nearest point is the same whatever the metric.
 
     Example:
@@ -63,6 +66,9 @@ box = Box
 
 class Ball:
     """The set of points of Euclidean norm at most `radius`.
+
+    Args:
+        radius: of the ball.
 
     Edge cases: in a metric h the nearest point is h x / (h + mu), mu found by bisection in float64.
     Coordinates whose metric is 0 go to 0 if anything has to give.
@@ -112,6 +118,9 @@ ball = Ball
 
 class Simplex:
     """The set of points with no negative coordinate and a sum of `total`.
+
+    Args:
+        total: the sum of the coordinates.
 
     Edge cases: in a metric h the nearest point is max(0, x - nu / h), nu found by bisection in
     float64. The metric must be positive.

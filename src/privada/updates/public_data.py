@@ -32,6 +32,14 @@ def public_rmsprop(public: Any, decay: float = 0.9, eps: float = 1e-8) -> Update
     s <- decay s + (1 - decay) g^2 for the average public gradient g at the current parameters, and
     the step is -lr v / (sqrt(s) + eps).
 
+    Args:
+        public: a `pv.Public`, or data that are used in full in every step.
+        decay: decay of the second moment.
+        eps: added to the root, so that the step stays bounded.
+
+    Returns:
+        The update rule.
+
     Guarantee: post-processing of releases and of examples that are declared public.
 
     Example:
@@ -68,6 +76,15 @@ def public_adam(
     m <- b1 m + (1 - b1) (mix v + (1 - mix) g), s <- b2 s + (1 - b2) g^2 for the average public
     gradient g at the current parameters; both are corrected for their start at zero.
 
+    Args:
+        public: a `pv.Public`, or data that are used in full in every step.
+        mix: the weight of the release in the mixture.
+        beta1, beta2: decays of the first and the second moment.
+        eps: added to the root, so that the step stays bounded.
+
+    Returns:
+        The update rule.
+
     Guarantee: post-processing of releases and of examples that are declared public.
 
     Example:
@@ -100,7 +117,13 @@ def public_adam(
 def mixed_with_public(public: Any, weight: float | Callable[[int], float]) -> UpdateRule:
     """Return descent along weight v + (1 - weight) g, g being the average public gradient.
 
-    `weight` is a number in [0, 1] or a function of the step, counted from 0.
+    Args:
+        public: a `pv.Public`, or data that are used in full in every step.
+        weight: the weight of the release, a number in [0, 1] or a function of the step, counted
+            from 0.
+
+    Returns:
+        The update rule.
 
     Guarantee: post-processing of releases and of examples that are declared public.
 
@@ -134,6 +157,12 @@ def mixed_with_public(public: Any, weight: float | Callable[[int], float]) -> Up
 def falling_weight(steps: int) -> Callable[[int], float]:
     """Return cos(pi t / 2T): all private at first, all public in the end.
 
+    Args:
+        steps: the number of steps T.
+
+    Returns:
+        The weight as a function of the step, counted from 0.
+
     Example:
         >>> from privada.updates import falling_weight
         >>> falling_weight(steps=100)(0)
@@ -147,10 +176,18 @@ def falling_weight(steps: int) -> Callable[[int], float]:
 
 
 def public_subspace(public: Any, dimensions: int, every: int = 1) -> UpdateRule:
-    """Return descent along the release, projected on the main directions of public gradients.
+    """Return descent along the release, projected on the principal directions of public gradients.
 
     The directions are the leading right singular vectors of the matrix of public gradients, at the
     parameters as they are at every `every`-th step.
+
+    Args:
+        public: a `pv.Public`, whose batch of m examples gives m gradients.
+        dimensions: of the subspace.
+        every: how many steps a subspace is used for.
+
+    Returns:
+        The update rule.
 
     Guarantee: post-processing of releases and of examples that are declared public.
 

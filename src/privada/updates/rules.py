@@ -80,7 +80,11 @@ class UpdateRule:
 def sgd(onto: Projection | None = None) -> UpdateRule:
     """Return plain gradient descent: the step is -lr times the released gradient.
 
-    Edge cases: with `onto`, each point is projected on that set.
+    Args:
+        onto: a set that each iterate is projected onto; none by default.
+
+    Returns:
+        The update rule.
 
     Example:
         >>> import torch
@@ -102,7 +106,13 @@ def sgd(onto: Projection | None = None) -> UpdateRule:
 
 
 def momentum(decay: float = 0.9) -> UpdateRule:
-    """Return the heavy ball: m <- decay m + v, and the step is -lr m.
+    """Return heavy-ball momentum: m <- decay m + v, and the step is -lr m.
+
+    Args:
+        decay: how much of the last step is kept.
+
+    Returns:
+        The update rule.
 
     Edge cases: a decay of 0 is plain gradient descent.
 
@@ -130,7 +140,7 @@ def within(
     move: ParameterStep,
     metric: Tensor | None = None,
 ) -> ParameterStep:
-    """Return the move that ends where the projection of the given one's end is.
+    """Return a step that ends at the projection of where the given step ends.
 
     The projection is the nearest point in the norm sqrt(sum_j metric_j x_j^2), the ordinary one by
     default.
