@@ -19,7 +19,7 @@ from privada.participation import (
     PoissonSampler,
     participation,
 )
-from tests.examples.coin_flips import CoinFlipSampler
+from tests.examples.coin_flips import CoinFlips, CoinFlipSampler
 
 SAMPLERS = [
     PoissonSampler(100, 0.1),
