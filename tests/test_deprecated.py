@@ -15,6 +15,12 @@ RENAMED = [
     ("privada.geometry", "Shape", "privada.preconditioning", "Preconditioner"),
     ("privada.geometry", "Whitening", "privada.preconditioning", "FlatScaling"),
 ]
+# names of a module that is still there
+RENAMED_WITHIN = [
+    ("privada.selection", "Affordable", "BudgetPlan"),
+    ("privada.selection", "Random", "RandomSpace"),
+    ("privada.selection", "Tried", "CandidateResult"),
+]
 PRESENT = {module: place for module, _, place, _ in RENAMED}
 
 
@@ -25,6 +31,16 @@ def test_a_former_name_is_the_present_one(module, former, place, now):
     ):
         found = getattr(importlib.import_module(module), former)
     assert found is getattr(importlib.import_module(place), now)
+
+
+@pytest.mark.parametrize(("module", "former", "now"), RENAMED_WITHIN)
+def test_a_former_name_within_a_module_is_the_present_one(module, former, now):
+    found = importlib.import_module(module)
+    with pytest.warns(
+        DeprecationWarning, match=rf"{module}\.{former} is now called {module}\.{now}"
+    ):
+        assert getattr(found, former) is getattr(found, now)
+    assert former not in found.__all__
 
 
 @pytest.mark.parametrize("module", sorted({module for module, *_ in RENAMED}))

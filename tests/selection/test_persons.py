@@ -306,14 +306,14 @@ def test_the_price_is_that_of_persons():
 
 def test_candidates_train_on_persons(monkeypatch):
     seen = []
-    kept = searching.Runs.trainer
+    kept = searching.CandidateRuns.trainer
 
     def trainer(self, *given):
         made = kept(self, *given)
         seen.append((self.parts, made))
         return made
 
-    monkeypatch.setattr(searching.Runs, "trainer", trainer)
+    monkeypatch.setattr(searching.CandidateRuns, "trainer", trainer)
     grouped(recipe=few_persons, unit="customer", how="compose-pld")
     parts, made = seen[-1]
     assert "customer (all their rows)" in {made.gate.account.ledger.unit}

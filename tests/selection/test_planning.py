@@ -12,7 +12,7 @@ from privada.selection.planning import (
     CHEAP,
     ENOUGH_STEPS,
     NEAR,
-    Setting,
+    PlannedRun,
     _choose,
     default_batch_sizes,
     default_delta,
@@ -121,7 +121,9 @@ def moved(size, target, *, records, batch_size, steps, noise_multiplier, lr, cli
 
 def test_the_run_noise_is_what_training_gathers_over_the_most_that_gradients_can_do():
     size, lr, clip = 4000, 0.7, 0.3
-    setting = Setting(batch_size=16, epochs=10.0, steps=40, noise_multiplier=1.7, parameters=size)
+    setting = PlannedRun(
+        batch_size=16, epochs=10.0, steps=40, noise_multiplier=1.7, parameters=size
+    )
     run = {"records": 64, "steps": setting.steps, "lr": lr, "clip": clip}
     noise = moved(size, 0, batch_size=16, noise_multiplier=setting.noise_multiplier, **run)
     signal = moved(size, 1e6, batch_size=64, noise_multiplier=1e-3, **run)
@@ -131,7 +133,7 @@ def test_the_run_noise_is_what_training_gathers_over_the_most_that_gradients_can
 
 
 def test_the_noise_of_a_step_and_of_a_run_in_a_simulation():
-    setting = Setting(batch_size=50, epochs=1.0, steps=100, noise_multiplier=2.0, parameters=9)
+    setting = PlannedRun(batch_size=50, epochs=1.0, steps=100, noise_multiplier=2.0, parameters=9)
     rng = np.random.default_rng(5)
     steps = 2.0 * rng.standard_normal((20_000, 100)) / 50  # clip norm 1
     assert steps.std() == pytest.approx(setting.step_noise, rel=0.01)
@@ -156,7 +158,7 @@ def test_the_chance_of_one_run_or_none_is_that_of_the_numbers_drawn(afforded, ho
 def test_the_rule_is_as_documented():
     def setting(batch_size, epochs, steps, run_noise):
         sigma = run_noise * batch_size * math.sqrt(steps)
-        return Setting(batch_size, epochs, steps, sigma)
+        return PlannedRun(batch_size, epochs, steps, sigma)
 
     least = setting(4096, 100.0, 1500, 1.0)
     near = setting(1024, 30.0, 1700, NEAR - 0.01)

@@ -20,7 +20,7 @@ from privada.participation import Participation
 from privada.query.scores import Score, accuracy
 from privada.selection.candidates import Recipe, made
 from privada.selection.prices import Price
-from privada.selection.search import Tried, select
+from privada.selection.search import CandidateResult, select
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go
@@ -91,7 +91,7 @@ class Coupling:
     method: str
     noise_multiplier: float
     price: Price
-    tried: tuple[Tried, ...]
+    tried: tuple[CandidateResult, ...]
     statement: Statement
 
     @cached_property
@@ -102,26 +102,28 @@ class Coupling:
     @property
     def best(self) -> tuple[float, float]:
         """The learning rate and the clip norm of the best mean score, the first of equal ones."""
-        row, column = np.unravel_index(int(self._merits.argmax()), self.scores.shape)
+        row, column = np.unravel_index(int(self._utilities.argmax()), self.scores.shape)
         return self.learning_rates[row], self.clips[column]
 
     @property
     def best_score(self) -> float:
         """The best mean score."""
-        return float(self.scores.flat[int(self._merits.argmax())])
+        return float(self.scores.flat[int(self._utilities.argmax())])
 
     @property
-    def _merits(self) -> Values:
+    def _utilities(self) -> Values:
         return self.scores if self.score.greater else -self.scores
 
     def peaks(self) -> tuple[Peak, ...]:
         """Return the best learning rate at each clip norm."""
         logs = np.log(self.learning_rates)
         found = []
-        for clip, merits in zip(self.clips, self._merits.T, strict=True):
-            top = _middle(merits)
+        for clip, utilities in zip(self.clips, self._utilities.T, strict=True):
+            top = _middle(utilities)
             inside = 0 < top < len(logs) - 1
-            where = _vertex(logs[top - 1 : top + 2], merits[top - 1 : top + 2]) if inside else None
+            where = (
+                _vertex(logs[top - 1 : top + 2], utilities[top - 1 : top + 2]) if inside else None
+            )
             found.append(Peak(clip, math.exp(logs[top] if where is None else where), inside))
         return tuple(found)
 
@@ -301,9 +303,9 @@ def _plain(value: float) -> str:
     return f"{value:.3g}" if value < 1000 else f"{value:,.0f}"
 
 
-def _middle(merits: Values) -> int:
+def _middle(utilities: Values) -> int:
     """Return the place of the best; of several equal ones, the middle one."""
-    places = np.flatnonzero(merits == merits.max())
+    places = np.flatnonzero(utilities == utilities.max())
     return int(places[len(places) // 2])
 
 

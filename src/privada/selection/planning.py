@@ -29,7 +29,7 @@ _Number = TypeVar("_Number", int, float)
 
 
 @dataclass(frozen=True)
-class Setting:
+class PlannedRun:
     """One way to spend a whole budget on a single run, and the noise it then needs.
 
     A step releases the average gradient with noise of standard deviation sigma C / B in each
@@ -41,8 +41,8 @@ class Setting:
     noise has a norm sqrt(d) times as long.
 
     Example:
-        >>> from privada.selection.planning import Setting
-        >>> Setting(batch_size=100, epochs=4.0, steps=400, noise_multiplier=2.0).run_noise
+        >>> from privada.selection.planning import PlannedRun
+        >>> PlannedRun(batch_size=100, epochs=4.0, steps=400, noise_multiplier=2.0).run_noise
         0.001
 
     Reference: Sander, Stock and Sablayrolles (2023), TAN Without a Burn, whose total amount of
@@ -90,7 +90,7 @@ class Setting:
 
 
 @dataclass(frozen=True)
-class Search:
+class PlannedSearch:
     """The price of choosing among candidates in one way, in noise and in epsilon.
 
     `noise_multiplier` is what each run needs so that the whole search fits the budget, `times` the
@@ -100,7 +100,7 @@ class Search:
 
     Example:
         >>> from privada.selection.planning import Search
-        >>> Search("compose-pld", 4, 4.5, 1.9, 2.1, 0.0, "all models").times
+        >>> PlannedSearch("compose-pld", 4, 4.5, 1.9, 2.1, 0.0, "all models").times
         1.9
     """
 
@@ -120,14 +120,14 @@ class Recommendation:
     Guarantee: none. It is a rule of thumb about noise, not a promise of accuracy.
 
     Example:
-        >>> from privada.selection.planning import Recommendation, Setting
-        >>> setting = Setting(batch_size=100, epochs=4.0, steps=400, noise_multiplier=2.0)
+        >>> from privada.selection.planning import Recommendation, PlannedRun
+        >>> setting = PlannedRun(batch_size=100, epochs=4.0, steps=400, noise_multiplier=2.0)
         >>> Recommendation(setting, None, ("It is the only one.",)).warnings
         ()
     """
 
-    setting: Setting
-    search: Search | None
+    setting: PlannedRun
+    search: PlannedSearch | None
     reasons: tuple[str, ...]
     warnings: tuple[str, ...] = ()
 
@@ -137,7 +137,7 @@ class Recommendation:
 
 
 @dataclass(frozen=True)
-class Affordable:
+class BudgetPlan:
     """What a budget affords: what `plan` returns.
 
     `settings` has one entry for each batch size and number of epochs, `searches` one for each
@@ -159,9 +159,9 @@ class Affordable:
     budget: Budget
     parameters: int | None
     sampling: str
-    settings: tuple[Setting, ...]
+    settings: tuple[PlannedRun, ...]
     whole_noise: float
-    searches: tuple[Search, ...]
+    searches: tuple[PlannedSearch, ...]
     recommendation: Recommendation
 
     def __str__(self) -> str:
@@ -239,7 +239,7 @@ def plan(
     epochs: Iterable[float] | None = None,
     candidates: Iterable[int] = CANDIDATES,
     sampling: str = "poisson",
-) -> Affordable:
+) -> BudgetPlan:
     """Return what a budget affords: the noise of single runs, the price of searches, and advice.
 
     Each pair of a batch size B and a number of epochs is a run of T = ceil(epochs n / B) steps,
@@ -303,16 +303,16 @@ def plan(
             sampling=sampling,
         )
 
-    def setting(size: int, duration: float) -> Setting:
+    def setting(size: int, duration: float) -> PlannedRun:
         steps = math.ceil(duration * records / size)
-        return Setting(size, duration, steps, run(size, steps), parameters)
+        return PlannedRun(size, duration, steps, run(size, steps), parameters)
 
     settings = tuple(setting(size, duration) for size in sizes for duration in passes)
     chosen = _choose(settings)
     searches = tuple(
         search for count in counts for search in _searches(chosen, count, records, budget, sampling)
     )
-    return Affordable(
+    return BudgetPlan(
         records=records,
         budget=budget,
         parameters=parameters,
@@ -341,7 +341,7 @@ def _sorted(name: str, values: Iterable[_Number]) -> list[_Number]:
     return found
 
 
-def _choose(settings: tuple[Setting, ...]) -> Setting:
+def _choose(settings: tuple[PlannedRun, ...]) -> PlannedRun:
     """Return the setting that `plan`'s rule prefers."""
     least = min(each.run_noise for each in settings)
     near = [each for each in settings if each.run_noise <= NEAR * least]
@@ -352,8 +352,8 @@ def _choose(settings: tuple[Setting, ...]) -> Setting:
 
 
 def _searches(
-    setting: Setting, count: int, records: int, budget: Budget, sampling: str
-) -> list[Search]:
+    setting: PlannedRun, count: int, records: int, budget: Budget, sampling: str
+) -> list[PlannedSearch]:
     """Return the price of a search among so many runs of one setting, in each way."""
     rate = setting.batch_size / records
     prices = price(
@@ -386,7 +386,9 @@ def _searches(
         times = None if noise is None else noise / setting.noise_multiplier
         priced = by_way[how]
         chance = _one_at_most(how, count)
-        found.append(Search(how, count, noise, times, priced.epsilon, chance, priced.released))
+        found.append(
+            PlannedSearch(how, count, noise, times, priced.epsilon, chance, priced.released)
+        )
     return found
 
 
@@ -404,7 +406,7 @@ def _one_at_most(how: str, count: int) -> float:
     return 1 / count  # a coin of this rate ends the search
 
 
-def _cheapest(searches: Iterable[Search], count: int) -> Search | None:
+def _cheapest(searches: Iterable[PlannedSearch], count: int) -> PlannedSearch | None:
     """Return the search among so many candidates that needs the least noise, if one can be had."""
     able = [
         s
@@ -419,9 +421,9 @@ def _cheapest(searches: Iterable[Search], count: int) -> Search | None:
 def _recommend(
     records: int,
     budget: Budget,
-    settings: tuple[Setting, ...],
-    chosen: Setting,
-    searches: tuple[Search, ...],
+    settings: tuple[PlannedRun, ...],
+    chosen: PlannedRun,
+    searches: tuple[PlannedSearch, ...],
 ) -> Recommendation:
     best = {each: _cheapest(searches, each) for each in sorted({s.candidates for s in searches})}
     able = {count: search for count, search in best.items() if count > 1 and search is not None}
@@ -451,7 +453,7 @@ def _recommend(
     return Recommendation(chosen, few, tuple(reasons), tuple(warnings))
 
 
-def _about_setting(settings: tuple[Setting, ...], chosen: Setting) -> list[str]:
+def _about_setting(settings: tuple[PlannedRun, ...], chosen: PlannedRun) -> list[str]:
     least = min(settings, key=lambda each: each.run_noise)
     found = [
         f"Train for {chosen}: {_steps(chosen.steps)} at a noise multiplier of "
@@ -477,7 +479,7 @@ def _about_setting(settings: tuple[Setting, ...], chosen: Setting) -> list[str]:
 
 
 def _about_searches(
-    able: dict[int, Search], searches: tuple[Search, ...], few: Search | None
+    able: dict[int, PlannedSearch], searches: tuple[PlannedSearch, ...], few: PlannedSearch | None
 ) -> list[str]:
     """Return what to say of tuning; `able` has the cheapest search for each number above one."""
     if few is None:
@@ -521,7 +523,7 @@ def _about_searches(
     return found
 
 
-def _chance(search: Search) -> str:
+def _chance(search: PlannedSearch) -> str:
     return f"with probability {search.one_at_most:.1%} there is one run or none"
 
 
@@ -538,13 +540,13 @@ _DASHES = {"compose-pld": "dash", "compose-rdp": "dot"}
 _REFERENCE = "#888888"
 
 
-def _headline(afforded: Affordable) -> str:
+def _headline(afforded: BudgetPlan) -> str:
     epsilon = formatting.epsilon(afforded.budget.epsilon)
     delta = formatting.delta(afforded.budget.delta)
     return f"What epsilon {epsilon} at delta {delta} affords with {afforded.records:,} records"
 
 
-def _noise_chart(afforded: Affordable) -> "go.Figure":
+def _noise_chart(afforded: BudgetPlan) -> "go.Figure":
     from privada import charts
 
     scale = math.sqrt(afforded.parameters or 1)
@@ -584,7 +586,7 @@ def _noise_chart(afforded: Affordable) -> "go.Figure":
     return _on_log_axes(figure, sizes)
 
 
-def _price_chart(afforded: Affordable) -> "go.Figure":
+def _price_chart(afforded: BudgetPlan) -> "go.Figure":
     from privada import charts
 
     figure = charts.new(

@@ -127,7 +127,7 @@ def price(
     be part of the runs: `select` sees to both. All of it is computed from public quantities.
 
     Edge cases: `conversion="classic"` turns divergences into epsilon as older papers did. Where
-    candidates differ in cost, price the dearest.
+    candidates differ in cost, price the most expensive.
 
     Example:
         >>> import privada as pv
