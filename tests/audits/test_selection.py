@@ -25,7 +25,7 @@ from privada.selection.state import RunOutcome
 
 DELTA, SIGMA, MEAN = 1e-2, 1.0, 20.0
 REPLAYS = 30_000
-ONE_RELEASE = Mechanism(Everyone().among(10, 10), Releases(1, constant(), lambda _: 1))
+ONE_RELEASE = Mechanism(Everyone().among(10, 10), Releases(1, constant(), lambda _: 1), 10)
 ONE_RUN = epsilon_of({events.gaussian(SIGMA): 1}, DELTA)
 
 

@@ -316,7 +316,7 @@ def test_candidates_train_on_persons(monkeypatch):
     monkeypatch.setattr(searching.CandidateRuns, "trainer", trainer)
     grouped(recipe=few_persons, unit="customer", how="compose-pld")
     parts, made = seen[-1]
-    assert "customer (all their rows)" in {made.gate.account.ledger.unit}
+    assert "customer (all their rows)" in {made.gradients.account.ledger.unit}
     assert "Each customer: all their rows" in made.statement().assumptions[0]
     assert len(set(parts.train_groups.tolist())) + len(set(parts.scored_groups.tolist())) == 100
 

@@ -136,7 +136,7 @@ def select(
         unit=unit,
     )
     opened.check_unit(charged_unit(unit, parts.grouped))
-    described = _described(recipe, settings, parts, taking_part)
+    described = _described(recipe, settings, parts, taking_part, unit)
     plan = plan_search(
         described.mechanisms,
         how=how,
@@ -215,13 +215,19 @@ class _Described(NamedTuple):
 
 
 def _described(
-    recipe: Recipe, settings: Sequence[Settings], parts: Split, taking_part: Participation
+    recipe: Recipe,
+    settings: Sequence[Settings],
+    parts: Split,
+    taking_part: Participation,
+    unit: str,
 ) -> _Described:
     """Return what each candidate's run will do, and what its method knows of the records."""
     mechanisms, words, sources, private = [], [], [], True
     for each in settings:  # one at a time: models may be large
         candidate = made(recipe, each, SeededSource(0, "pool"))
-        mechanisms.append(mechanism_of(candidate, parts.population, taking_part, parts.grouped))
+        mechanisms.append(
+            mechanism_of(candidate, parts.population, taking_part, grouped=parts.grouped, unit=unit)
+        )
         words.append(candidate.describe())
         preconditioner = candidate.method.parts(1).preconditioner
         sources.append(preconditioner.source)
