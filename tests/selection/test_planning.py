@@ -8,16 +8,9 @@ import pytest
 import torch
 
 import privada as pv
-from privada.selection.planning import (
-    CHEAP,
-    ENOUGH_STEPS,
-    NEAR,
-    PlannedRun,
-    _choose,
-    default_batch_sizes,
-    default_delta,
-    plan,
-)
+from privada.accounting import epsilon_of, events
+from privada.selection.planning import PlannedRun, default_batch_sizes, default_delta, plan
+from privada.selection.recommendation import CHEAP, ENOUGH_STEPS, NEAR, choose_run
 from privada.selection.stopping import draw_runs
 
 BUDGET = pv.Budget(1.0, 1e-6)
@@ -94,7 +87,10 @@ def test_fixed_size_samples_are_planned_too():
     expected = pv.accounting.noise_multiplier(
         epsilon=1.0, delta=1e-6, sampling_rate=1024 / 60_000, steps=176, sampling="fixed-size"
     )
-    assert each.noise_multiplier == expected
+    # what a trainer is charged for: 1,024 of 60,000, where a rate alone is rounded up
+    assert each.noise_multiplier == pytest.approx(expected, rel=1e-6)
+    charged = {events.fixed_size(60_000, 1024, each.noise_multiplier): 176}
+    assert 0.999 < epsilon_of(charged, 1e-6) <= 1.0
 
 
 # ---------------------------------------------------------------------- against training
@@ -162,12 +158,12 @@ def test_the_rule_is_as_documented():
 
     least = setting(4096, 100.0, 1500, 1.0)
     near = setting(1024, 30.0, 1700, NEAR - 0.01)
-    assert _choose((least, near)) == near
-    assert _choose((least, setting(1024, 30.0, 1700, NEAR + 0.01))) == least
-    assert _choose((least, near, setting(2048, 30.0, 800, 1.02))).batch_size == 2048
-    assert _choose((least, near, setting(512, 10.0, ENOUGH_STEPS - 1, 1.0))) == near
+    assert choose_run((least, near)) == near
+    assert choose_run((least, setting(1024, 30.0, 1700, NEAR + 0.01))) == least
+    assert choose_run((least, near, setting(2048, 30.0, 800, 1.02))).batch_size == 2048
+    assert choose_run((least, near, setting(512, 10.0, ENOUGH_STEPS - 1, 1.0))) == near
     few = (setting(512, 10.0, 80, 1.0), setting(1024, 30.0, 120, 1.0))
-    assert _choose(few) == few[1]
+    assert choose_run(few) == few[1]
 
 
 def test_the_recommended_setting_is_near_the_least_and_in_the_table(afforded):

@@ -1,13 +1,14 @@
 """What choosing among candidates costs, known before any data is read."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 from dp_accounting import DpEvent
 
 from privada.accounting import epsilon_of, events, rdp
 from privada.accounting.calibration import Numbers, estimate, least_noise, plan
+from privada.accounting.events import Tally
 from privada.accounting.repetition import checked_mean, liu_talwar, repeated
 from privada.core import formatting
 from privada.core.errors import ArgumentError
@@ -95,6 +96,30 @@ def cost_of(
     if how == "liu-talwar":
         return liu_talwar(lambda small: convert(one, small), candidates, delta)
     return convert(repeated(one, candidates, law), delta)
+
+
+def noise_for(
+    charges: Callable[[float], Tally],
+    candidates: float,
+    epsilon: float,
+    delta: float,
+    how: str,
+    composed: Callable[[float], float],
+) -> float:
+    """Return the least noise with which choosing among runs, each charged as `charges`, fits.
+
+    `composed` says about what all runs together cost at a multiplier, and is where the search for
+    the noise starts under composition; the other ways are as fast as that estimate.
+
+    Raises:
+        ArgumentError: no noise is enough.
+    """
+    return least_noise(
+        lambda sigma: cost_of(charges(sigma), candidates, delta, how),
+        epsilon,
+        f"epsilon {epsilon:g} at delta {delta:g} by {how}",
+        composed if how == "compose-pld" else None,
+    )
 
 
 def in_each_way(tally: Mapping[DpEvent, int], candidates: float, delta: float) -> dict[str, float]:
@@ -193,23 +218,19 @@ def noise_multiplier(
     one_of("how", how, (*WAYS, "cheapest"))
     delta = probability("delta", delta)
 
-    def least(way: str) -> float:
-        def cost(sigma: float) -> float:
-            tally = plan(
-                sampling_rate=sampling_rate, noise_multiplier=sigma, steps=steps, sampling=sampling
-            )
-            return cost_of(tally, candidates, delta, way)
+    def charges(sigma: float) -> Tally:
+        return plan(
+            sampling_rate=sampling_rate, noise_multiplier=sigma, steps=steps, sampling=sampling
+        )
 
-        about = None
-        if way == "compose-pld":  # the others are as fast as the estimate
-            about = estimate(
-                sampling_rate=sampling_rate,
-                steps=math.ceil(checked_mean(candidates)) * steps,
-                delta=delta,
-                sampling=sampling,
-            )
-        wanted = f"epsilon {epsilon:g} at delta {delta:g} by {way}"
-        return least_noise(cost, epsilon, wanted, about)
+    def least(way: str) -> float:
+        about = estimate(
+            sampling_rate=sampling_rate,
+            steps=math.ceil(checked_mean(candidates)) * steps,
+            delta=delta,
+            sampling=sampling,
+        )
+        return noise_for(charges, candidates, epsilon, delta, way, about)
 
     if how != "cheapest":
         return least(how)

@@ -172,6 +172,11 @@ def _assumptions(runs: CandidateRuns, ledger: Ledger, secure: bool) -> list[str]
         "looking at these records, or by looks that this ledger lists.",
         "The records' names, shapes and types, and the range of labels and tokens, are public.",
     ]
+    if not isinstance(parts.train, tuple | list):
+        listed.append(
+            f"What the data set gives for a {unit} depends on that {unit} alone, and on nothing "
+            "that another one has left behind, as in a cache."
+        )
     if not runs.plan.all_released:
         listed.append(
             "How many runs there were, which candidates ran and how long it took stay secret: the "

@@ -2,7 +2,6 @@
 
 import os
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from privada.accounting import Budget, Ledger
@@ -20,6 +19,7 @@ from privada.selection.search_loop import SearchSession, begin_state, continue_s
 from privada.selection.search_plan import plan_search
 from privada.selection.spaces import Settings, candidates_of
 from privada.selection.split import Split, split
+from privada.train.charges import open_ledger
 
 __all__ = ["CandidateResult", "Selection", "select"]
 
@@ -193,10 +193,8 @@ def _opened(
     budget: Budget | None,
     state: str | os.PathLike[str] | None,
 ) -> Ledger:
-    if ledger is None or isinstance(ledger, Ledger):
-        opened = ledger or Ledger(None, budget)
-    else:
-        opened = Ledger(ledger, None if Path(ledger).exists() else budget)
+    """Return the ledger; a search that may be resumed needs one in a file."""
+    opened = open_ledger(ledger, budget)
     if state is not None and opened.path is None:
         raise ArgumentError(
             "Expected a ledger file with state=, got a ledger in memory, which is gone with its "
@@ -229,7 +227,7 @@ def _described(
             mechanism_of(candidate, parts.population, taking_part, grouped=parts.grouped, unit=unit)
         )
         words.append(candidate.describe())
-        preconditioner = candidate.method.parts(1).preconditioner
-        sources.append(preconditioner.source)
-        private = private and preconditioner.private
+        method = candidate.method.parts(1)
+        sources += [method.preconditioner.source, method.rule.source]
+        private = private and method.preconditioner.private
     return _Described(mechanisms, words, tuple(dict.fromkeys(filter(None, sources))), private)
