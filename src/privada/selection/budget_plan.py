@@ -27,8 +27,8 @@ class PlannedRun:
         >>> PlannedRun(batch_size=100, epochs=4.0, steps=400, noise_multiplier=2.0).run_noise
         0.001
 
-    Reference: Sander, Stock and Sablayrolles (2023), TAN Without a Burn, whose total amount of
-    noise is this figure but for constants.
+    Reference: Sander, Stock and Sablayrolles (2023), TAN Without a Burn, arXiv 2210.03403, whose
+    total amount of noise is this figure but for constants.
     """
 
     batch_size: int
@@ -81,7 +81,7 @@ class PlannedSearch:
     `one_at_most` is the chance that it makes one run or none, since some ways stop at random.
 
     Example:
-        >>> from privada.selection.planning import Search
+        >>> from privada.selection.planning import PlannedSearch
         >>> PlannedSearch("compose-pld", 4, 4.5, 1.9, 2.1, 0.0, "all models").times
         1.9
     """

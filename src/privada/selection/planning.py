@@ -50,12 +50,24 @@ def plan(
     """Return what a budget affords: the noise of single runs, the price of searches, and advice.
 
     Each pair of a batch size B and a number of epochs is a run of T = ceil(epochs n / B) steps,
-    whose noise is calibrated to the whole budget. The advice follows a rule. Settings whose run
-    noise is within 10% of the least in the table count as good. Among them those of 500 steps or
-    more are preferred, then the fewest epochs, which cost the least work, and for equal work the
-    least noise. If none of them has so many steps, it is the one that has most.
-    Searches are priced at that setting. `parameters` is the number of trained parameters; it scales
-    the norm of the noise and does not change the choice.
+    whose noise is calibrated to the whole budget. The advice follows a rule. Runs whose noise is
+    within 10% of the least in the table count as good. Among them those of 500 steps or more are
+    preferred, then the fewest epochs, which cost the least work, and for equal work the least
+    noise. If none of them has so many steps, it is the one that has most. Searches are priced for
+    runs like that one.
+
+    Args:
+        records: the number of records, or of persons if persons are protected.
+        budget: what is to be spent.
+        parameters: how many parameters are trained; it scales the norm of the noise and does not
+            change the choice.
+        batch_sizes: expected numbers of records in a step.
+        epochs: how long to train.
+        candidates: numbers of candidates to choose among.
+        sampling: who takes part in a step, as for `Trainer`.
+
+    Returns:
+        The runs, the searches and the recommendation.
 
     Guarantee: all of it is computed from public quantities; no data is read, nothing is charged.
     Runs made as listed cost at most the budget. The advice is a rule of thumb about noise: it
@@ -79,9 +91,9 @@ def plan(
         >>> advice.setting.batch_size, advice.setting.epochs, advice.search.how
         (1024, 10.0, 'repeat-logarithmic')
 
-    Reference: Sander, Stock and Sablayrolles (2023), TAN Without a Burn, for the noise; The Role
-    of Adaptive Optimizers for Honest Private Hyperparameter Selection (001), Sections 4 and 5,
-    for the search.
+    Reference: Sander, Stock and Sablayrolles (2023), TAN Without a Burn, arXiv 2210.03403, for the
+    noise; Mohapatra et al. (2022), The Role of Adaptive Optimizers for Honest Private
+    Hyperparameter Selection, arXiv 2111.04906, Sections 4 and 5, for the search.
     """
     records = integer("records", records, remedy="Give the number of records.")
     if not isinstance(budget, Budget):

@@ -19,6 +19,7 @@ from privada.selection.search_loop import SearchSession, begin_state, continue_s
 from privada.selection.search_plan import plan_search
 from privada.selection.spaces import Settings, candidates_of
 from privada.selection.split import Split, split
+from privada.selection.state import SearchState
 from privada.train.charges import open_ledger
 
 __all__ = ["CandidateResult", "Selection", "select"]
@@ -57,7 +58,7 @@ def select(
         recipe: a function of settings that returns a `Candidate`.
         data: the private records, as for `Trainer`.
         space: the candidates' settings: a mapping of names to lists (every combination), a list of
-            mappings, `Grid`, `Random` or `Suggest`, or scikit-learn's `ParameterGrid`.
+            mappings, `Grid`, `RandomSpace` or `Suggest`, or scikit-learn's `ParameterGrid`.
         validation: what candidates are scored on: a share of the records, drawn by a coin for
             each; row numbers of `data`; records that are not in `data`; or `pv.Public` records,
             whose scores cost nothing.
@@ -84,6 +85,9 @@ def select(
         n_jobs: how many runs go side by side, through joblib; its `parallel_config` decides where,
             on this machine by default.
         progress: show a bar. It tells the number of runs under composition only.
+
+    Returns:
+        The best model, its settings and its score, with the price and the statement of the search.
 
     Guarantee: the returned `Selection` is (epsilon, delta)-differentially private at its `price`,
     together with everything else on the ledger as its statement says. A search that is killed and
@@ -115,13 +119,13 @@ def select(
         >>> found.epsilon() <= 3.0, sorted(found.settings)
         (True, ['clip', 'lr'])
 
-    Reference: The Role of Adaptive Optimizers for Honest Private Hyperparameter Selection (001),
-    Section 3; Papernot and Steinke (2022), Hyperparameter Tuning with Renyi Differential Privacy,
-    Theorems 2 and 6; Liu and Talwar (2019), Private Selection from Private Candidates, Theorem 3.4.
+    Reference: Mohapatra et al. (2022), The Role of Adaptive Optimizers for Honest Private
+    Hyperparameter Selection, arXiv 2111.04906, Section 3; Papernot and Steinke (2022),
+    Hyperparameter Tuning with Renyi Differential Privacy, arXiv 2110.03620, Theorems 2 and 6; Liu
+    and Talwar (2019), Private Selection from Private Candidates, arXiv 1811.07971, Theorem 3.4.
     """
     taking_part = participation(sampling)
-    unit = _checked_unit(unit, groups)
-    score = _checked(recipe, score, seed)
+    unit, score = _checked(recipe, score, seed, unit, groups)
     opened = _opened(ledger, budget, state)
     before = states.read(state)
     settings = tuple(candidates_of(space))
@@ -152,25 +156,32 @@ def select(
         recipe, settings, plan, parts, score, taking_part, seed, opened.dataset, unit,
         described.sources, described.private,
     )  # fmt: skip
-    for index in range(len(settings)):
-        runs.check(index)
-    fingerprint = runs.fingerprint(described.words, opened)
-    if before is not None:
-        states.refuse_other(before, fingerprint, state)
-    session = SearchSession(runs, before or begin_state(runs, fingerprint), opened, state)
+    session = _checked_session(runs, described.words, opened, before, state)
     session.try_workers(n_jobs)
     session.pay(budget, resumed=before is not None)
     return continue_search(session, n_jobs, progress)
 
 
-def _checked_unit(unit: str, groups: Any) -> str:
-    """Return what one unit stands for, in the statement's words."""
-    printable_text("unit", unit)
-    return "person" if groups is not None and unit == "record" else unit
+def _checked_session(
+    runs: CandidateRuns,
+    words: list[str],
+    ledger: Ledger,
+    before: SearchState | None,
+    path: str | os.PathLike[str] | None,
+) -> SearchSession:
+    """Return a search that is ready to be paid, whose candidates run on made-up examples."""
+    for index in range(len(runs.candidates)):
+        runs.check(index)
+    fingerprint = runs.fingerprint(words, ledger)
+    if before is not None:
+        states.refuse_other(before, fingerprint, path)
+    return SearchSession(runs, before or begin_state(runs, fingerprint), ledger, path)
 
 
-def _checked(recipe: Recipe, score: Score | None, seed: int | None) -> Score:
-    """Return the score, and raise if an argument is wrong."""
+def _checked(
+    recipe: Recipe, score: Score | None, seed: int | None, unit: str, groups: Any
+) -> tuple[str, Score]:
+    """Return what one unit is called and the score, and raise if an argument is wrong."""
     if not callable(recipe):
         raise ArgumentError(
             "Expected recipe to be a function of settings that returns a Candidate, got "
@@ -178,14 +189,16 @@ def _checked(recipe: Recipe, score: Score | None, seed: int | None) -> Score:
         )
     if seed is not None:
         integer("seed", seed, least=0)
+    printable_text("unit", unit)
+    unit = "person" if groups is not None and unit == "record" else unit
     if score is None:
-        return accuracy()
+        return unit, accuracy()
     if not isinstance(score, Score):
         raise ArgumentError(
             f"Expected score to be a Score, got score={score!r}. Use pv.selection.accuracy(), "
             "bounded_loss(loss, bound) or Score(name, function, low, high)."
         )
-    return score
+    return unit, score
 
 
 def _opened(
