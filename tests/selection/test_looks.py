@@ -62,7 +62,7 @@ def _diverging(monkeypatch, error, at, failing=(0, 1, 2)):
     def step(self):
         kept(self)
         index = {0.1: 0, 1.0: 1, 4.0: 2}[float(self.method.lr)]
-        if index in failing and self._step == at:
+        if index in failing and self.steps_done == at:
             raise error
 
     monkeypatch.setattr(runs.Trainer, "step", step)
