@@ -13,9 +13,9 @@ from privada.cli.printing import print_table
 from privada.core import formatting
 from privada.selection.planning import (
     CANDIDATES,
-    Affordable,
-    Search,
-    Setting,
+    BudgetPlan,
+    PlannedRun,
+    PlannedSearch,
     default_delta,
     plan,
 )
@@ -34,11 +34,11 @@ def run_plan(
     sampling: str,
     charted: list[Path] | None,
     progress: bool,
-) -> Affordable:
+) -> BudgetPlan:
     """Return what the budget affords, with its charts written."""
     budget = Budget(epsilon, default_delta(records) if delta is None else delta)
 
-    def computed() -> Affordable:
+    def computed() -> BudgetPlan:
         return plan(
             records=records,
             budget=budget,
@@ -60,7 +60,7 @@ def run_plan(
     return afforded
 
 
-def show(afforded: Affordable, console: Console, *, delta_given: bool) -> None:
+def show(afforded: BudgetPlan, console: Console, *, delta_given: bool) -> None:
     """Print the tables and the recommendation."""
     budget, chosen = afforded.budget, afforded.recommendation.setting
     ruled = "" if delta_given else ", the largest power of ten not above n^-1.1"
@@ -128,7 +128,7 @@ def _table(title: str, first: str) -> Table:
     return table
 
 
-def _settings(afforded: Affordable, title: str, cell: Callable[[Setting], str]) -> Table:
+def _settings(afforded: BudgetPlan, title: str, cell: Callable[[PlannedRun], str]) -> Table:
     table = _table(title, "batch size")
     for duration in sorted({each.epochs for each in afforded.settings}):
         table.add_column("1 epoch" if duration == 1 else f"{duration:g} epochs", justify="right")
@@ -143,7 +143,7 @@ def _settings(afforded: Affordable, title: str, cell: Callable[[Setting], str]) 
     return table
 
 
-def _searches(afforded: Affordable, title: str, cell: Callable[[Search], str]) -> Table:
+def _searches(afforded: BudgetPlan, title: str, cell: Callable[[PlannedSearch], str]) -> Table:
     table = _table(title, "candidates")
     counts = sorted({each.candidates for each in afforded.searches})
     for count in counts:
