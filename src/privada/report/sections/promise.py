@@ -19,7 +19,7 @@ def banner(ledgers: Sequence[LedgerSummary]) -> Markup | None:
     which = "Everything on this page" if len(wrong) == len(entries) else ", ".join(wrong)
     seeded = all(e.stated.noise.startswith("seeded") for e in entries if not e.stated.private)
     why = (
-        "The noise is determined by a seed, and whoever knows the seed can remove it."
+        "The noise is determined by a seed, and whoever knows it can remove the noise."
         if seeded
         else "The statement says why."
     )
