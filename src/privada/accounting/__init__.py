@@ -7,7 +7,7 @@ from privada.accounting.accountants import ACCOUNTANTS, epsilon_of
 from privada.accounting.budget import Budget
 from privada.accounting.calibration import batch_size, epsilon, noise_multiplier, steps
 from privada.accounting.composition import advanced_composition, advanced_composition_sigma
-from privada.accounting.ledger import Charge, Ledger
+from privada.accounting.ledger import Charge, Ledger, LedgerStorage, SQLiteStorage
 from privada.accounting.reservations import Reservation
 from privada.accounting.statement import Statement
 
@@ -16,7 +16,9 @@ __all__ = [
     "Budget",
     "Charge",
     "Ledger",
+    "LedgerStorage",
     "Reservation",
+    "SQLiteStorage",
     "Statement",
     "advanced_composition",
     "advanced_composition_sigma",

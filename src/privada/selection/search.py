@@ -325,12 +325,12 @@ def _go_on(
     """
     terms = search.terms
     _keep_given(search, now, ledger)  # an outdated copy takes nothing over from who goes on
-    held = now.run, ledger.hold(now.run)
+    held = now.run, ledger.lease(now.run)
     _keep_given(search, now, ledger)
     begun = marks.read()
 
     def begin(number: int) -> None:
-        with ledger.while_held(*held):
+        with ledger.while_leased(*held):
             marks.add(number)
 
     _log.info(
@@ -346,11 +346,11 @@ def _go_on(
     fresh = [each for each in left if begun is not None and each[0] not in begun]
     with _bar(progress, len(now.draws), len(now.done), terms.all_released) as advance:
         for number, outcome in chain(lost, _runs(search, fresh, n_jobs, begin)):
-            ledger.check_held(*held)
+            ledger.check_lease(*held)
             _note(search, now, number, outcome)
             now.save(path)
             if terms.all_released:
-                ledger.give(_label(now, number), outcome.digest(), held=held)
+                ledger.publish(_label(now, number), outcome.digest(), lease=held)
                 _log.info(
                     "candidate %d of %d, %s: %s %.4g, noise %.2g",
                     number + 1, len(now.draws), search.candidates[outcome.candidate],
@@ -372,11 +372,11 @@ def _keep_given(search: Runs, now: State, ledger: Ledger) -> None:
     """
     if search.terms.all_released:
         labels = {number: _label(now, number) for number in range(len(now.draws))}
-        given = {number: ledger.given(label) for number, label in labels.items()}
+        given = {number: ledger.published(label) for number, label in labels.items()}
         there = {number: each.digest() for number, each in now.outcomes.items()}
         known = all(each in (None, there.get(number)) for number, each in given.items())
     else:
-        one = ledger.given(now.run)
+        one = ledger.published(now.run)
         if one is None:
             return
         now.outcomes = {n: each for n, each in now.outcomes.items() if each.digest() == one}
@@ -476,7 +476,7 @@ def _given_out(
     if not now.outcomes:  # Poisson stopping drew no run
         index = int(integers(search.rng("untrained draw"), len(search.candidates), 1)[0])
         now.outcomes[0] = search.untrained(index)
-    ledger.check_held(*held)
+    ledger.check_lease(*held)
     # what is left on disk is what is given out: how many runs there were is gone
     now.mask = None
     if not terms.all_released:
@@ -484,7 +484,7 @@ def _given_out(
     now.save(path)
     for number, outcome in now.outcomes.items():
         label = _label(now, number) if terms.all_released else now.run
-        ledger.give(label, outcome.digest(), held=held)
+        ledger.publish(label, outcome.digest(), lease=held)
     states.remove_drafts(path)
     marks.remove()
     best = now.outcomes[_best(search, now)]
@@ -537,7 +537,7 @@ def _statement(search: Runs, now: State, ledger: Ledger) -> Statement:
             "How many runs there were, which candidates ran and how long it took stay secret: the "
             "price is that of the best run alone."
         )
-    if ledger.path is None:
+    if not ledger.durable:
         listed.append(
             "The ledger is in memory: runs on the same data elsewhere are not counted here. Give "
             "the search a ledger file to add them up."
@@ -556,7 +556,7 @@ def _statement(search: Runs, now: State, ledger: Ledger) -> Statement:
         run_epsilon=terms.price.epsilon,
         accountant="pld" if terms.all_released else "rdp",
         budget=ledger.budget,
-        ledger="in memory: gone with this process" if ledger.path is None else ledger.name,
+        ledger="in memory: gone with this process" if not ledger.durable else ledger.name,
         method=f"selection among {len(search.candidates)} candidates by {terms.how}: {released}",
         sampling=f"{search.sampling.name}, of the records that were not set apart for scores",
         noise=noise.describe(),

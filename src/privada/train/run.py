@@ -557,7 +557,7 @@ class Run:
         """Return the statement of the run as it stands."""
         ledger = self.ledger
         totals = ledger.totals()
-        where = "in memory: gone with this process" if ledger.path is None else ledger.name
+        where = "in memory: gone with this process" if not ledger.durable else ledger.name
         return Statement(
             private=self.noise.secure and self.shape.private,
             dataset=ledger.dataset,
@@ -621,7 +621,7 @@ class Run:
                 f"What the data set gives for a {unit} depends on that {unit} alone, and on "
                 "nothing that another one has left behind, as in a cache."
             )
-        if self.ledger.path is None:
+        if not self.ledger.durable:
             listed.append(
                 "The ledger is in memory: runs on the same data elsewhere are not counted here. "
                 "Give the trainer a ledger file to add them up."
