@@ -110,5 +110,8 @@ def test_the_former_argument_of_a_former_method_is_the_present_one():
     with pytest.warns(DeprecationWarning, match=r"Ledger\.give"):
         ledger.give("search", "1", held=("search", token))
     assert ledger.published("search") == "1"
-    with pytest.warns(DeprecationWarning), pytest.raises(pv.LedgerError, match="taken over"):
+    with (
+        pytest.warns(DeprecationWarning, match="give"),
+        pytest.raises(pv.LedgerError, match="taken over"),
+    ):
         ledger.give("search", "1", held=("search", "another"))
