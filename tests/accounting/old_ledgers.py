@@ -85,6 +85,7 @@ def write(
     version: int,
 ) -> None:
     with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as connection:
+        connection.execute("PRAGMA synchronous = OFF")
         connection.executescript(script)
         connection.executemany("INSERT INTO meta VALUES (?, ?)", meta.items())
         marks = ", ".join("?" * len(rows[0])) if rows else ""
@@ -133,6 +134,7 @@ def published(path: Path, rows: tuple[Row, ...] = ROWS, epsilon: float | None = 
     """Results of searches are noted, in a table that is made when it is first needed."""
     marked(path, rows, epsilon)
     with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as connection:
+        connection.execute("PRAGMA synchronous = OFF")
         connection.executescript(GIVEN_WITHOUT_SEALS)
         connection.executemany("INSERT INTO given VALUES (?, ?)", PUBLISHED)
 

@@ -196,7 +196,8 @@ def test_copies_of_the_state_of_any_moment_take_no_run_again(
 @pytest.mark.parametrize(
     "owner",
     [(checkpoint, "write"), (pv.Ledger, "lease"), (pv.Ledger, "publish"),
-     (pv.Ledger, "check_lease"), (Marks, "add"), (Marks, "create"), (Marks, "remove"), (pv.Ledger, "charge")],
+     (pv.Ledger, "check_lease"), (Marks, "add"), (Marks, "create"), (Marks, "remove"),
+     (pv.Ledger, "charge")],
     ids=lambda owner: owner[1],
 )  # fmt: skip
 def test_stopped_before_or_after_any_note_no_run_is_taken_again(
