@@ -6,7 +6,7 @@ import pytest
 from scipy import fft
 
 from privada.accounting import pld
-from privada.accounting.mixtures import Mechanism, Part, parts_of
+from privada.accounting.mixtures import Mixture, SampledGaussian, mixtures_of
 from tests.oracles import hockey_stick
 
 Long = np.longdouble
@@ -67,11 +67,11 @@ CASES = [
 @pytest.mark.parametrize("direction", [hockey_stick.REMOVING, hockey_stick.ADDING])
 @pytest.mark.parametrize(("rate", "sigma", "count"), CASES)
 def test_what_is_charged_for_rounding_covers_it(rate, sigma, count, direction):
-    mechanism = Mechanism(rate, sigma)
+    mechanism = SampledGaussian(rate, sigma)
     low, high = pld._reach(mechanism)
     interval = (high - low) / 1500
     masses, beyond = exact_masses(mechanism, interval, direction)
-    losses, found, charged = pld._composed(parts_of({mechanism: count}), interval, direction)
+    losses, found, charged = pld._composed(mixtures_of({mechanism: count}), interval, direction)
     start = (
         round(losses[0] / interval) - count * pld._loss_grids(mechanism, interval)[direction].lowest
     )
@@ -94,11 +94,11 @@ def test_what_is_charged_for_rounding_covers_it(rate, sigma, count, direction):
 @pytest.mark.parametrize("direction", [hockey_stick.REMOVING, hockey_stick.ADDING])
 @pytest.mark.parametrize(("rate", "sigma", "count"), [(0.01, 0.7, 10), (0.3, 4.0, 10_000)])
 def test_what_is_charged_for_rounding_covers_that_in_mixtures(rate, sigma, count, direction):
-    pair = Mechanism(rate, sigma), Mechanism(rate, 1.01 * sigma)
+    pair = SampledGaussian(rate, sigma), SampledGaussian(rate, 1.01 * sigma)
     shares = ((0.1, count), (0.35, 3 * count), (0.8, count), (1.0, 7 * count))
     low, high = pld._reach(pair[0])
     interval = (high - low) / 1500
-    losses, found, charged = pld._composed((Part(*pair, shares),), interval, direction)
+    losses, found, charged = pld._composed((Mixture(*pair, shares),), interval, direction)
     size, functions, beyond = losses.size, [], []
     for mechanism in pair:
         masses, infinity = exact_masses(mechanism, interval, direction)
@@ -131,7 +131,7 @@ def test_what_is_charged_for_rounding_covers_that_in_mixtures(rate, sigma, count
     ("rate", "sigma"), [(0.999, 0.3), (0.9, 0.7), (0.5, 4.0), (0.01, 0.7), (0.1, 0.1), (1e-6, 20.0)]
 )
 def test_rounding_lowers_the_curve_of_a_fine_grid_by_less_than_is_charged(rate, sigma, direction):
-    mechanism = Mechanism(rate, sigma)
+    mechanism = SampledGaussian(rate, sigma)
     low, high = pld._reach(mechanism)
     interval = (high - low) / (1 << 18)
     grid = pld._loss_grids(mechanism, interval)[direction]

@@ -3,7 +3,14 @@
 Nothing here needs torch.
 """
 
-from privada.accounting.accountants import ACCOUNTANTS, epsilon_of
+from privada.accounting.accountants import (
+    ACCOUNTANTS,
+    Accountant,
+    LossDistributionAccountant,
+    MomentsAccountant,
+    RenyiAccountant,
+    epsilon_of,
+)
 from privada.accounting.budget import Budget
 from privada.accounting.calibration import batch_size, epsilon, noise_multiplier, steps
 from privada.accounting.composition import advanced_composition, advanced_composition_sigma
@@ -13,10 +20,14 @@ from privada.accounting.statement import Statement
 
 __all__ = [
     "ACCOUNTANTS",
+    "Accountant",
     "Budget",
     "Charge",
     "Ledger",
     "LedgerStorage",
+    "LossDistributionAccountant",
+    "MomentsAccountant",
+    "RenyiAccountant",
     "Reservation",
     "SQLiteStorage",
     "Statement",

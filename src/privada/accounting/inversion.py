@@ -41,7 +41,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from privada.accounting.mixtures import Mechanism, Part, parts_of
+from privada.accounting.mixtures import Mixture, SampledGaussian, mixtures_of
 from privada.accounting.orders import Vector
 from privada.accounting.pld import GRID_ERROR_EACH, divergences
 
@@ -186,7 +186,7 @@ def _mixed(share: float, near: Vector, far: Vector) -> Vector:
     return np.asarray(np.logaddexp(math.log(share) + near, math.log1p(-share) + far))
 
 
-def _sigmas(parts: tuple[Part, ...]) -> dict[_Group, list[float]]:
+def _sigmas(parts: tuple[Mixture, ...]) -> dict[_Group, list[float]]:
     """Return the multipliers at each rate, in order."""
     found: defaultdict[_Group, set[float]] = defaultdict(set)
     for part in parts:
@@ -210,10 +210,10 @@ class _Line(NamedTuple):
 class _Composition:
     """The finite losses of a composition in one direction, and the mass of the infinite ones."""
 
-    def __init__(self, parts: tuple[Part, ...], losses: Mapping[_Group, _Losses]) -> None:
+    def __init__(self, parts: tuple[Mixture, ...], losses: Mapping[_Group, _Losses]) -> None:
         self._parts, self._losses = parts, losses
         self._rows = {
-            Mechanism(rate, sigma, replacing): ((rate, replacing), row)
+            SampledGaussian(rate, sigma, replacing): ((rate, replacing), row)
             for (rate, replacing), found in _sigmas(parts).items()
             for row, sigma in enumerate(found)
         }
@@ -234,7 +234,7 @@ class _Composition:
             losses[key] = _Losses(values[kept], logs[:, kept], beyond)
         return _Composition(self._parts, losses)
 
-    def _infinite(self, mechanism: Mechanism) -> float:
+    def _infinite(self, mechanism: SampledGaussian) -> float:
         key, row = self._rows[mechanism]
         return float(self._losses[key].infinite[row])
 
@@ -359,7 +359,7 @@ class _Bound:
     besides: float
     besides_each: float
     infinite: float
-    raised: float
+    round_up: float
 
     def delta(self, epsilon: float) -> float:
         """Return the bound; infinity where it is far above 1, or no number."""
@@ -371,7 +371,7 @@ class _Bound:
         total = float(self.weights @ terms.real) + besides
         if not math.isfinite(total):
             return math.inf
-        return self.raised * (max(total, 0.0) + self.infinite)
+        return self.round_up * (max(total, 0.0) + self.infinite)
 
 
 class _Inversion:
@@ -439,7 +439,7 @@ class _Inversion:
             besides=_TERM_ERROR * float(sizes.sum()) + angles * line.angle + cut,
             besides_each=angles,
             infinite=self._composition.infinite,
-            raised=math.exp(GRID_ERROR_EACH * self._composition.steps),
+            round_up=math.exp(GRID_ERROR_EACH * self._composition.steps),
         )
 
     def epsilon(self, guess: float, lowest: float, smoothing: float) -> float:
@@ -447,7 +447,7 @@ class _Inversion:
         if not self._tilts.size or guess == math.inf:
             return math.inf
         bound, scale = self._bound(guess, lowest, smoothing)
-        if not bound.raised * bound.infinite < self._delta:
+        if not bound.round_up * bound.infinite < self._delta:
             return math.inf
         if bound.delta(0.0) <= self._delta:
             return 0.0
@@ -497,7 +497,7 @@ def _largest_gain(rate: float) -> float:
     return -math.log1p(-rate) if rate < 1 else math.inf
 
 
-def epsilon(counts: Mapping[Mechanism, int], delta: float) -> float:
+def epsilon(counts: Mapping[SampledGaussian, int], delta: float) -> float:
     """Return the epsilon at `delta` of a composition.
 
     Guarantee: never below the true value, and, as measured, within a tenth of a per cent of it. Up
@@ -511,7 +511,7 @@ def epsilon(counts: Mapping[Mechanism, int], delta: float) -> float:
     """
     if not counts:
         return 0.0
-    parts = parts_of({Mechanism(*mechanism): int(n) for mechanism, n in counts.items()})
+    parts = mixtures_of({SampledGaussian(*mechanism): int(n) for mechanism, n in counts.items()})
     expected = sum(part.steps * part.near.rate for part in parts)
     if GRID_ERROR_EACH * sum(part.steps for part in parts) > 1:
         return math.inf

@@ -27,7 +27,7 @@ from scipy import fft
 from scipy.special import erfcx
 
 from privada.accounting import rdp
-from privada.accounting.mixtures import Mechanism, Part, parts_of
+from privada.accounting.mixtures import Mixture, SampledGaussian, mixtures_of
 from privada.accounting.orders import ORDERS
 
 Vector = NDArray[np.float64]
@@ -137,7 +137,7 @@ def divergences(epsilon: Vector, rate: float, sigma: float) -> Vector:
     return np.where(np.isneginf(t), 0.0, np.maximum(value, 0.0))
 
 
-def _reach(mechanism: Mechanism) -> tuple[float, float]:
+def _reach(mechanism: SampledGaussian) -> tuple[float, float]:
     """Return the least and the greatest loss that a grid keeps."""
     rate, sigma, _ = mechanism
     losses = (np.array([-_REACH, _REACH]) * sigma + [0, 1] - 0.5) / sigma**2
@@ -147,7 +147,7 @@ def _reach(mechanism: Mechanism) -> tuple[float, float]:
 
 
 @_Kept
-def _loss_grids(mechanism: Mechanism, interval: float) -> _Grids:
+def _loss_grids(mechanism: SampledGaussian, interval: float) -> _Grids:
     """Return the loss distributions of removing a record and of adding one.
 
     Connect-the-dots: the hockey-stick curve is taken at the grid points and joined by straight
@@ -188,14 +188,14 @@ def _loss_grids(mechanism: Mechanism, interval: float) -> _Grids:
 
 
 @lru_cache(maxsize=1 << 14)
-def _ends(mechanism: Mechanism, interval: float, direction: int) -> tuple[int, int, float]:
+def _ends(mechanism: SampledGaussian, interval: float, direction: int) -> tuple[int, int, float]:
     """Return the places of the lowest and the highest finite loss, and the mass at infinity."""
     grid = _loss_grids(mechanism, interval)[direction]
     return grid.lowest, grid.lowest + grid.probabilities.size - 1, grid.infinity
 
 
 @lru_cache(maxsize=1 << 14)
-def _spread(mechanism: Mechanism, interval: float, direction: int) -> float:
+def _spread(mechanism: SampledGaussian, interval: float, direction: int) -> float:
     """Return the variance of the finite losses, in units of the interval squared."""
     grid = _loss_grids(mechanism, interval)[direction]
     steps = np.arange(grid.probabilities.size, dtype=float)
@@ -204,7 +204,7 @@ def _spread(mechanism: Mechanism, interval: float, direction: int) -> float:
 
 
 @_Kept
-def _log_spread_out(mechanism: Mechanism, interval: float, direction: int) -> Vector:
+def _log_spread_out(mechanism: SampledGaussian, interval: float, direction: int) -> Vector:
     """Return the logarithms of probabilities on the multiples of `_stride`, for bounds on moments.
 
     Each mass goes to its two neighbours there, with the same mean, which raises every moment: by
@@ -221,12 +221,12 @@ def _log_spread_out(mechanism: Mechanism, interval: float, direction: int) -> Ve
         return np.asarray(np.log(masses))
 
 
-def _stride(mechanism: Mechanism, interval: float, direction: int) -> int:
+def _stride(mechanism: SampledGaussian, interval: float, direction: int) -> int:
     return max(1, int(math.sqrt(_spread(mechanism, interval, direction)) / 4))
 
 
 @lru_cache(maxsize=1 << 16)
-def _log_moment(mechanism: Mechanism, interval: float, direction: int, order: float) -> float:
+def _log_moment(mechanism: SampledGaussian, interval: float, direction: int, order: float) -> float:
     """Return log E exp(order * loss / interval) over the finite losses, or slightly more."""
     logs = _log_spread_out(mechanism, interval, direction)
     lowest, _, _ = _ends(mechanism, interval, direction)
@@ -237,7 +237,7 @@ def _log_moment(mechanism: Mechanism, interval: float, direction: int, order: fl
     return top + math.log(float(np.exp(np.maximum(terms - top, -99.0)).sum()))
 
 
-def _log_moments(part: Part, interval: float, direction: int, order: float) -> float:
+def _log_moments(part: Mixture, interval: float, direction: int, order: float) -> float:
     """Return a bound on the sum of the logarithms over a part: that of its mean share, times it.
 
     The logarithm of a mixture is concave in the share.
@@ -260,7 +260,7 @@ def _logarithm(function: Transform) -> Transform:
 
 
 @_Kept
-def _transform(mechanism: Mechanism, interval: float, direction: int, size: int) -> Transform:
+def _transform(mechanism: SampledGaussian, interval: float, direction: int, size: int) -> Transform:
     """Return a loss's characteristic function at the multiples of 2 pi / size."""
     grid = _loss_grids(mechanism, interval)[direction]
     start = grid.lowest % size
@@ -271,14 +271,14 @@ def _transform(mechanism: Mechanism, interval: float, direction: int, size: int)
 
 
 @_Kept
-def _decay(mechanism: Mechanism, interval: float, direction: int, size: int) -> Vector:
+def _decay(mechanism: SampledGaussian, interval: float, direction: int, size: int) -> Vector:
     """Return the logarithm of the largest modulus beyond each power of two of places."""
     modulus = np.abs(_transform(mechanism, interval, direction, size))
     beyond = np.maximum.accumulate(modulus[::-1])[::-1]
     return np.asarray(np.log(np.maximum(beyond[1 << np.arange(size.bit_length() - 1)], 1e-300)))
 
 
-def _band(parts: tuple[Part, ...], interval: float, direction: int, size: int) -> int:
+def _band(parts: tuple[Mixture, ...], interval: float, direction: int, size: int) -> int:
     """Return a number of places beyond which a composition's function is smaller than e^-99.
 
     That changes no probability by more. A mixture's function is no larger than the larger of two,
@@ -296,7 +296,7 @@ def _band(parts: tuple[Part, ...], interval: float, direction: int, size: int) -
 
 @_Kept
 def _log_transform(
-    mechanism: Mechanism, interval: float, direction: int, size: int, band: int
+    mechanism: SampledGaussian, interval: float, direction: int, size: int, band: int
 ) -> Transform:
     return _logarithm(_transform(mechanism, interval, direction, size)[:band])
 
@@ -310,7 +310,9 @@ def _power(base: Transform, exponent: int) -> Transform:
 
 
 @_Kept
-def _log_mixtures(part: Part, interval: float, direction: int, size: int, band: int) -> Transform:
+def _log_mixtures(
+    part: Mixture, interval: float, direction: int, size: int, band: int
+) -> Transform:
     """Return the logarithm of the product of a part's characteristic functions."""
     near, far = (_log_transform(m, interval, direction, size, band) for m in (part.near, part.far))
     base: Transform = np.exp(far)
@@ -333,7 +335,7 @@ def _least(bound: Callable[[float], float], starts: Collection[int]) -> float:
 
 
 @lru_cache(maxsize=64)
-def _window(parts: tuple[Part, ...], interval: float, direction: int) -> tuple[int, int]:
+def _window(parts: tuple[Mixture, ...], interval: float, direction: int) -> tuple[int, int]:
     """Return the places outside which a composition has no mass.
 
     By Chernoff's bound, (log E e^(t loss) + slack) / t, at powers of two t. The logarithm is convex
@@ -367,12 +369,12 @@ def rounding(steps: int) -> float:
     return _TRANSFORM_ERROR + _TRANSFORM_ERROR_EACH * steps
 
 
-def _steps(parts: tuple[Part, ...]) -> int:
+def _steps(parts: tuple[Mixture, ...]) -> int:
     return sum(part.steps for part in parts)
 
 
 def _composed(
-    parts: tuple[Part, ...], interval: float, direction: int
+    parts: tuple[Mixture, ...], interval: float, direction: int
 ) -> tuple[Vector, Vector, float]:
     """Return the losses of a composition, their probabilities, and the mass at infinity."""
     low, high = _window(parts, interval, direction)
@@ -393,10 +395,10 @@ def _composed(
     with np.errstate(over="ignore", invalid="ignore"):
         function[kept] = np.exp(logs[kept])
     wrapped = fft.irfft(function, size)
-    raised = math.exp(GRID_ERROR_EACH * steps)
-    probabilities: Vector = raised * np.maximum(np.roll(wrapped, -(low % size)), 0.0)
+    round_up = math.exp(GRID_ERROR_EACH * steps)
+    probabilities: Vector = round_up * np.maximum(np.roll(wrapped, -(low % size)), 0.0)
     losses = (low + np.arange(size, dtype=np.float64)) * interval
-    infinity = raised * -math.expm1(log_finite) + 2 * _TAIL + rounding(steps)
+    infinity = round_up * -math.expm1(log_finite) + 2 * _TAIL + rounding(steps)
     return losses, probabilities, infinity
 
 
@@ -433,7 +435,7 @@ def _solve(losses: Vector, probabilities: Vector, infinity: float, delta: float)
     return max(0.0, float(losses[high]) * (1 + 1e-15) + math.log(excess / weighted))
 
 
-def _at_interval(parts: tuple[Part, ...], delta: float, interval: float) -> float:
+def _at_interval(parts: tuple[Mixture, ...], delta: float, interval: float) -> float:
     alike = all(part.near.rate == 1 or part.near.replacing for part in parts)
     directions = (0,) if alike else (0, 1)
     windows = (_window(parts, interval, d) for d in directions)
@@ -442,13 +444,13 @@ def _at_interval(parts: tuple[Part, ...], delta: float, interval: float) -> floa
     return max(_solve(*_composed(parts, interval, d), delta) for d in directions)
 
 
-def _points(parts: tuple[Part, ...], interval: float) -> int:
+def _points(parts: tuple[Mixture, ...], interval: float) -> int:
     low, high = _window(parts, interval, 0)
     ends = (_ends(part.near, interval, 0) for part in parts)
     return max(high - low, *(highest - lowest + 1 for lowest, highest, _ in ends))
 
 
-def _refined(parts: tuple[Part, ...], delta: float, interval: float) -> tuple[float, float]:
+def _refined(parts: tuple[Mixture, ...], delta: float, interval: float) -> tuple[float, float]:
     """Return epsilon and its interval, divided by four until it changes epsilon by a hair only."""
     value = _at_interval(parts, delta, interval)
     mixed = any(part.near != part.far for part in parts)
@@ -462,7 +464,7 @@ def _refined(parts: tuple[Part, ...], delta: float, interval: float) -> tuple[fl
     return value, interval
 
 
-def _guess(parts: tuple[Part, ...]) -> float:
+def _guess(parts: tuple[Mixture, ...]) -> float:
     """Return an interval to start from."""
     second = int(np.searchsorted(ORDERS, 2.0))
     power = sum(
@@ -474,14 +476,14 @@ def _guess(parts: tuple[Part, ...]) -> float:
 
 
 @lru_cache(maxsize=256)
-def _settled(mechanism: Mechanism, count: int, delta: float) -> float:
+def _settled(mechanism: SampledGaussian, count: int, delta: float) -> float:
     """Return an interval that is fine enough."""
-    parts = (Part(mechanism, mechanism, ((1.0, count),)),)
+    parts = (Mixture(mechanism, mechanism, ((1.0, count),)),)
     return _refined(parts, delta, _guess(parts))[1]
 
 
 def epsilon(
-    counts: Mapping[Mechanism, int] | Mapping[tuple[float, float], int],
+    counts: Mapping[SampledGaussian, int] | Mapping[tuple[float, float], int],
     delta: float,
     interval: float | None = None,
 ) -> tuple[float, float]:
@@ -506,7 +508,7 @@ def epsilon(
     """
     if not counts:
         return 0.0, 0.0
-    parts = parts_of({Mechanism(*mechanism): int(n) for mechanism, n in counts.items()})
+    parts = mixtures_of({SampledGaussian(*mechanism): int(n) for mechanism, n in counts.items()})
     if rounding(_steps(parts)) > delta:
         return math.inf, 0.0
     if interval is not None:
