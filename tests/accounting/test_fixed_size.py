@@ -10,7 +10,7 @@ from scipy.signal import fftconvolve
 from scipy.stats import norm
 
 import privada as pv
-from privada.accounting import epsilon_of, events, pld
+from privada.accounting import epsilon_of, events, loss_grids, pld
 from privada.accounting.mixtures import SampledGaussian
 
 
@@ -86,7 +86,7 @@ def test_the_whole_batch_is_a_gaussian_of_half_the_noise():
 
 
 def test_the_loss_distribution_is_its_own_dual():
-    removing, adding = pld._loss_grids(SampledGaussian(0.2, 1.5, True), 1e-3)
+    removing, adding = loss_grids.loss_grids(SampledGaussian(0.2, 1.5, True), 1e-3)
     assert removing is adding
     size = removing.probabilities.size
     assert removing.lowest == -(size // 2)

@@ -8,7 +8,7 @@ from dp_accounting import get_epsilon_gaussian
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from privada.accounting import epsilon_of, events, inversion, pld
+from privada.accounting import epsilon_of, events, inversion, loss_grids, moment_functions, pld
 from privada.accounting.accountants import loss_distributions
 from privada.accounting.mixtures import SampledGaussian, mixtures_of
 from tests.oracles import hockey_stick, lower_bound
@@ -173,7 +173,7 @@ def test_replacing_a_record_costs_no_less_than_removing_one_with_half_the_noise(
 @pytest.mark.parametrize("rate", [1.0, 0.3, 1e-3, 1e-6])
 def test_knots_that_multipliers_share_are_above_the_curve_of_each(rate, direction):
     sigmas = [0.3, 0.5, 2.0, 20.0]
-    values, logs, infinite = inversion._losses(rate, False, sigmas, 8.0, direction)
+    values, logs, infinite = moment_functions.losses_at(rate, False, sigmas, 8.0, direction)
     order = np.argsort(values)
     sign = 1 - 2 * direction
     for sigma, row, beyond in zip(sigmas, np.exp(logs)[:, order], infinite, strict=True):
@@ -183,7 +183,7 @@ def test_knots_that_multipliers_share_are_above_the_curve_of_each(rate, directio
             above = values[order] > epsilon
             finite = row[above] @ -np.expm1(epsilon - values[order][above])
             true = float(hockey_stick.delta(epsilon, rate, sigma, direction))
-            assert finite + beyond >= true * (1 - pld.GRID_ERROR_EACH)
+            assert finite + beyond >= true * (1 - loss_grids.GRID_ERROR_EACH)
             assert finite + beyond <= true * 1.01 + 1e-15
 
 
@@ -195,7 +195,7 @@ def test_averages_are_those_of_the_definition(rows, count):
     weights = rng.random((rows, values.size))
     weights /= weights.sum(axis=1, keepdims=True)
     spacing = 5.0 / count / float(np.abs(values).mean())
-    found = inversion._averages(values, weights, spacing, count)
+    found = moment_functions.averages(values, weights, spacing, count)
     assert found.shape == (count + 1, rows)
     half = np.outer(np.arange(count + 1) * Long(spacing), values.astype(Long)) / 2
     sine = np.sin(half)
@@ -220,8 +220,8 @@ def test_no_line_gives_less_than_the_closed_form(
 ):
     parts = mixtures_of({SampledGaussian(1.0, total * math.sqrt(steps)): steps})
     sigmas = [parts[0].near.sigma]
-    losses = {(1.0, False): inversion._losses(1.0, False, sigmas, 9.0, 0)}
-    line = inversion._Inversion(inversion._Composition(parts, losses), 1e-5)
+    losses = {(1.0, False): moment_functions.losses_at(1.0, False, sigmas, 9.0, 0)}
+    line = inversion._Inversion(moment_functions.Composition(parts, losses), 1e-5)
     bound = line._along(tilt, 2 * math.pi / width, count, variance)
     assert bound.delta(epsilon) >= float(hockey_stick.delta(epsilon, 1.0, total, 0)) * (1 - 1e-9)
 
@@ -262,8 +262,8 @@ def summed(losses, steps, bound, variance, epsilon):
 def test_what_is_charged_for_rounding_covers_it(
     rate, sigma, steps, epsilon, tilt, width, count, variance
 ):
-    losses = inversion._losses(rate, False, [sigma], 8.0, 0)
-    composition = inversion._Composition(
+    losses = moment_functions.losses_at(rate, False, [sigma], 8.0, 0)
+    composition = moment_functions.Composition(
         mixtures_of({SampledGaussian(rate, sigma): steps}), {(rate, False): losses}
     )
     line = inversion._Inversion(composition, 1e-5)
