@@ -14,7 +14,7 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 import privada as pv
 from privada import fits
 from privada.noise import GaussianNoise
-from privada.tables.estimating import estimate_bounds
+from privada.tables.private_bounds import estimate_bounds
 
 RNG = np.random.default_rng(0)
 AGES = np.column_stack([RNG.integers(20, 70, 20_000), RNG.uniform(0, 1000, 20_000)]).astype(float)

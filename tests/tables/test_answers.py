@@ -15,7 +15,7 @@ from privada.tables import (
     estimate_bounds,
     estimate_classes,
 )
-from privada.tables.estimating import bounds_question
+from privada.tables.private_bounds import bounds_question
 
 SCHEMA = Schema(Classes("y", ["a", "b"]), {"x": Number(bounds="estimate")})
 TABLE = Table({"x": np.arange(500) % 60 + 20.0, "y": ["a", "b"] * 250})

@@ -25,8 +25,9 @@ from privada.tables.table import Table
 
 if TYPE_CHECKING:
     from privada.tables.answers import Answers
-    from privada.tables.estimating import default_bounds, estimate_bounds, estimate_classes
     from privada.tables.overlap import refuse_overlap
+    from privada.tables.private_bounds import default_bounds, estimate_bounds
+    from privada.tables.private_classes import estimate_classes
     from privada.tables.queries import Queries, plan_queries
 
 __all__ = [
@@ -59,9 +60,9 @@ __all__ = [
 _LATE = {
     "Answers": "answers",
     "Queries": "queries",
-    "default_bounds": "estimating",
-    "estimate_bounds": "estimating",
-    "estimate_classes": "estimating",
+    "default_bounds": "private_bounds",
+    "estimate_bounds": "private_bounds",
+    "estimate_classes": "private_classes",
     "plan_queries": "queries",
     "refuse_overlap": "overlap",
 }

@@ -11,7 +11,8 @@ from privada.accounting.calibration import noise_multiplier as calibrated
 from privada.accounting.events import Tally
 from privada.core.errors import DataError
 from privada.core.validation import integer
-from privada.tables.estimating import FAILURE_SHARE, LEAST_RATIO, records_for_classes
+from privada.tables.private_bounds import LEAST_RATIO
+from privada.tables.private_classes import FAILURE_SHARE, records_for_classes
 
 # The shares of epsilon that are tried, from the least on.
 _SHARES = (0.1, 0.15, 0.2, 0.25, 0.3)
