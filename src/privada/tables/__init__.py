@@ -8,7 +8,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from privada.tables.drafting import draft, draft_types
-from privada.tables.encoding import Encoded, encode, encode_inputs
+from privada.tables.encoding import Encoded, encode, encode_inputs, identifiers
 from privada.tables.kinds import (
     Category,
     Classes,
@@ -16,6 +16,7 @@ from privada.tables.kinds import (
     Ignore,
     Matrix,
     Number,
+    Person,
     Range,
     Text,
 )
@@ -39,6 +40,7 @@ __all__ = [
     "Ignore",
     "Matrix",
     "Number",
+    "Person",
     "Queries",
     "Range",
     "Schema",
@@ -52,6 +54,7 @@ __all__ = [
     "encode_inputs",
     "estimate_bounds",
     "estimate_classes",
+    "identifiers",
     "plan_queries",
     "read",
     "refuse_overlap",

@@ -35,13 +35,14 @@ _WORDS_OF_TEXT, _ROWS_TO_TELL = 5, 20
 _SKEWED, _FAR = 1 / 20, 100
 
 
-def draft(table: Table, *, target: str, public: bool) -> Schema:
+def draft(table: Table, *, target: str, public: bool, person: str | None = None) -> Schema:
     """Return a schema drafted from the values of a public table.
 
     Numbers get bounds, rounded outwards to two digits of their span, and the log scale where they
     are skewed. Text gets a list of values with room for others if there are at most 64, else
     buckets; text of several words is a bag of words; text of which no two are the same is ignored.
-    A target of at most 10 whole numbers, or of text, is classes; else it is a number.
+    A target of at most 10 whole numbers, or of text, is classes; else it is a number. The column
+    that `person` names holds identifiers, and no features come from it.
 
     Guarantee: none for this table: whoever is in it gets no protection. It must be public, which
     `public=True` declares.
@@ -72,16 +73,20 @@ def draft(table: Table, *, target: str, public: bool) -> Schema:
             f"Expected public=True, got public={public!r}. A draft from values looks at all of "
             "them: declare the table public, or use draft_types."
         )
-    _check_target(target, table.names)
-    columns = {name: _kind(table, name) for name in table.names if name != target}
-    return Schema(_target(table, target), columns)
+    _check_column("target", target, table.names)
+    inputs = [name for name in table.names if name not in (target, person)]
+    schema = Schema(_target(table, target), {name: _kind(table, name) for name in inputs})
+    if person is None:
+        return schema
+    _check_column("person", person, table.names)
+    return schema.with_person(person)
 
 
-def _check_target(target: str, names: Any) -> None:
-    if target not in names:
+def _check_column(argument: str, name: str, names: Any) -> None:
+    if name not in names:
         listed = ", ".join(map(repr, names))
         raise ArgumentError(
-            f"Expected target to be one of the columns {listed}, got target={target!r}."
+            f"Expected {argument} to be one of the columns {listed}, got {argument}={name!r}."
         )
 
 
@@ -164,12 +169,13 @@ def _target(table: Table, name: str) -> Target:
 _UNKNOWN = "?"
 
 
-def draft_types(path: Source, *, target: str) -> str:
+def draft_types(path: Source, *, target: str, person: str | None = None) -> str:
     """Return a schema, as TOML to be filled in, from the names and types of columns alone.
 
     Numbers get the placeholder "?" for low and high, which `Schema.read` refuses until it is
     filled in, or replaced by `bounds = "estimate"`. Text gets 32 hashed buckets, for which no
-    value needs to be known; text of at least five words is a bag of words.
+    value needs to be known; text of at least five words is a bag of words. The column that `person`
+    names holds identifiers.
 
     Guarantee: of the private table, only names, types and shapes are used, which are taken to be
     public. Where a file declares no types, in CSV and JSON lines, they are those of the first
@@ -198,13 +204,16 @@ def draft_types(path: Source, *, target: str) -> str:
         <BLANKLINE>
     """
     types = column_types(path)
-    _check_target(target, types)
+    _check_column("target", target, types)
+    if person is not None:
+        _check_column("person", person, [name for name in types if name != target])
     asked = {"low": _UNKNOWN, "high": _UNKNOWN}
     found: dict[str, Any] = asked if types[target] == "number" else {"classes": _UNKNOWN}
     sections = [("target", {"column": target, **found})]
     for name, kind in types.items():
         if name != target:
-            sections.append((f"columns.{toml.key(name)}", _drafted(kind)))
+            found = {"kind": "person"} if name == person else _drafted(kind)
+            sections.append((f"columns.{toml.key(name)}", found))
     return toml.document(_comment(types[target] == "number"), sections)
 
 

@@ -286,7 +286,33 @@ class Ignore:
         return []
 
 
-Kind = Number | Category | Hashed | Text | Matrix | Ignore
+@dataclass(frozen=True)
+class Person:
+    """The column of identifiers: rows with one identifier are all rows of one person.
+
+    It is never a feature. `encode` gives its values as `groups`, which a `Trainer` takes, and
+    queries for bounds then protect all rows of a person. A table to predict from need not have it.
+
+    Guarantee: nothing of an identifier gets into a feature, a name or an error.
+
+    Edge cases: a missing identifier is refused, without a word on which row. Two spellings of one
+    identifier are two persons.
+
+    Example:
+        >>> from privada.tables import Classes, Number, Person, Schema, Table, encode
+        >>> columns = {"patient": Person(), "age": Number(low=0, high=100)}
+        >>> schema = Schema(Classes("sick", ["no", "yes"]), columns)
+        >>> table = Table({"patient": [7, 7], "age": [25, 75], "sick": ["no", "yes"]})
+        >>> encode(table, schema).groups.tolist(), encode(table, schema).names
+        (['7', '7'], ('age',))
+    """
+
+    def features(self, column: str) -> list[str]:
+        """Return no names."""
+        return []
+
+
+Kind = Number | Category | Hashed | Text | Matrix | Ignore | Person
 KINDS: dict[str, type[Kind]] = {
     "number": Number,
     "category": Category,
@@ -294,6 +320,7 @@ KINDS: dict[str, type[Kind]] = {
     "text": Text,
     "matrix": Matrix,
     "ignore": Ignore,
+    "person": Person,
 }
 
 

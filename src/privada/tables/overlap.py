@@ -45,9 +45,9 @@ def refuse_overlap(public: Table, private: Table, schema: Schema | None = None) 
     Reference: Good (1953), The Population Frequencies of Species and the Estimation of Population
     Parameters, for the chance that a new row is one that was seen.
     """
-    ignored = frozenset[str]() if schema is None else schema.ignored
+    unused = frozenset[str]() if schema is None else schema.unused
     missing = MISSING if schema is None else schema.missing
-    names = [n for n in sorted(public.names) if n in private.names and n not in ignored]
+    names = [n for n in sorted(public.names) if n in private.names and n not in unused]
     if names and are_shared(_rows(public, names, missing), _rows(private, names, missing)):
         raise DataError(
             "Expected a public table of other records than the private one, got one that shares "

@@ -10,6 +10,7 @@ from privada.core.validation import fraction, positive
 from privada.query.bounds import BINS, Numbers, release_bounds
 from privada.query.histograms import HistogramQuery, statistics_units, unit_name
 from privada.tables.answers import Answers
+from privada.tables.encoding import identifiers
 from privada.tables.ranges import find_ranges
 from privada.tables.schema import Schema
 from privada.tables.table import Table
@@ -53,7 +54,8 @@ def estimate_bounds(
         seed: reproducible noise for experiments; then nothing is private.
         answers: where the answer is kept. If it is there already, nothing is read or charged.
         groups: one identifier for each row, where a person may have several: the query then counts
-            one row of each person, chosen at random, and protects all rows of a person.
+            one row of each person, chosen at random, and protects all rows of a person. By
+            default those of the schema's `Person` column, if it has one.
         unit: the name of what `groups` identifies.
 
     Returns:
@@ -94,6 +96,7 @@ def estimate_bounds(
     schema.check(table.names, has_header=table.has_header)
     fraction("outside", outside, "A share such as 0.005.")
     sigma, columns = multiplier_of(noise_multiplier, budget), len(schema.pending)
+    groups = identifiers(table, schema) if groups is None else groups
     units = statistics_units(table.size, groups)
     query = HistogramQuery(units, ledger, sigma, run=run, stream="bounds", unit=unit, seed=seed)
     question = bounds_question(schema, outside, unit=unit if units.grouped else None)

@@ -65,6 +65,7 @@ def plan_queries(
     *,
     classes: str | None = None,
     bounds: tuple[str, ...] | list[str] = (),
+    unit: str = "record",
 ) -> Queries:
     """Return the queries for a table, with the least share of a budget that is enough for them.
 
@@ -72,10 +73,15 @@ def plan_queries(
     where there are few. Bounds for which that is not enough are not asked for, at no cost.
 
     Args:
-        records: how many records the table has, taken as public.
+        records: how many records the table has, taken as public; how many persons, where queries
+            protect all rows of a person.
         budget: what they and the training may cost together.
         classes: the column whose classes are not known.
         bounds: the columns whose bounds are not known.
+        unit: the name of what is counted, for errors.
+
+    Returns:
+        The queries.
 
     Guarantee: no data is read. Nothing is charged.
 
@@ -104,12 +110,12 @@ def plan_queries(
         if found and (classes is None or records >= records_for_classes(sigma, _CLASSES, failure)):
             break
     if columns and records < LEAST_RATIO * sigma * math.sqrt(len(columns)):
-        known = plan_queries(records, budget, classes=classes)
+        known = plan_queries(records, budget, classes=classes, unit=unit)
         return Queries(classes, (), columns, known.share, known.noise_multiplier, failure)
     needed = records_for_classes(sigma, failure=failure) if classes is not None else 0
     if records < needed:
         raise DataError(
-            f"Expected at least {needed:,} records to find the classes of "
+            f"Expected at least {needed:,} {unit}s to find the classes of "
             f"{classes!r} within {share:.0%} of {budget}, got {records:,}. Name the classes, or "
             "allow a larger epsilon."
         )

@@ -25,6 +25,7 @@ from privada.tables.kinds import (
     Kind,
     Matrix,
     Number,
+    Person,
     Range,
     Target,
     Text,
@@ -83,7 +84,14 @@ class Schema:
                 f"Expected the target {self.target.column!r} not to be a column as well, which "
                 "would predict it from itself. Remove it from the columns."
             )
-        if len(self.ignored) == len(self.columns):
+        persons = [name for name, kind in self.columns.items() if isinstance(kind, Person)]
+        if len(persons) > 1:
+            raise ArgumentError(
+                f"Expected one column of identifiers at most, got {', '.join(map(repr, persons))}. "
+                "Keep the one whose rows are to be protected together, and give the other kind = "
+                '"ignore".'
+            )
+        if len(self.unused) == len(self.columns):
             raise ArgumentError(
                 "Expected at least one column to predict from, got none that is not ignored."
             )
@@ -152,8 +160,36 @@ class Schema:
 
     @property
     def ignored(self) -> frozenset[str]:
-        """The columns that are not used."""
+        """The columns that are not read."""
         return frozenset(n for n, kind in self.columns.items() if isinstance(kind, Ignore))
+
+    @property
+    def unused(self) -> frozenset[str]:
+        """The columns that are no features: those that are ignored, and that of the persons."""
+        return self.ignored if self.person is None else self.ignored | {self.person}
+
+    @property
+    def person(self) -> str | None:
+        """The column that says to which person a row belongs, None if each row is a record."""
+        found = (n for n, kind in self.columns.items() if isinstance(kind, Person))
+        return next(found, None)
+
+    def with_person(self, column: str) -> "Schema":
+        """Return the schema with a column of identifiers, whatever it was before.
+
+        Example:
+            >>> from privada.tables import Classes, Number, Schema
+            >>> schema = Schema(Classes("sick", ["no", "yes"]), {"age": Number(low=0, high=100)})
+            >>> schema.with_person("patient").person
+            'patient'
+        """
+        if column == self.target.column:
+            raise ArgumentError(
+                f"Expected a person column other than the target, got {column!r}. Name the column "
+                "of identifiers."
+            )
+        others = {n: kind for n, kind in self.columns.items() if not isinstance(kind, Person)}
+        return replace(self, columns={**others, column: Person()})
 
     @property
     def number_columns(self) -> frozenset[str]:
@@ -187,7 +223,8 @@ class Schema:
 
         Names that are not of a header, but keys of records, are not shown.
         """
-        wanted = [name for name in self.columns if name not in self.ignored]
+        unneeded = self.ignored if target else self.unused
+        wanted = [name for name in self.columns if name not in unneeded]
         for name in [self.target.column, *wanted] if target else wanted:
             if name not in names:
                 found = f"columns {', '.join(map(repr, names))}.{_near(name, names)}"
