@@ -17,7 +17,7 @@ from privada.query.classes import release_classes
 from privada.query.histograms import HistogramQuery, statistics_units
 from privada.query.medians import release_medians
 from privada.tables import (
-    Answers,
+    AnswerCache,
     Classes,
     Number,
     Schema,
@@ -245,7 +245,7 @@ def test_several_rows_of_a_unit_are_refused():
 
 
 def test_an_answer_for_rows_is_none_for_persons(tmp_path):
-    answers, ledger = Answers(tmp_path / "answers.json"), pv.Ledger(None)
+    answers, ledger = AnswerCache(tmp_path / "answers.json"), pv.Ledger(None)
     asked(ledger, answers=answers)
     asked(ledger, answers=answers)
     assert sum(ledger.totals().values()) == 1

@@ -15,14 +15,14 @@ from privada.tables import (
     Range,
     Schema,
     Table,
-    draft,
-    draft_types,
     encode,
     encode_inputs,
     estimate_bounds,
     identifiers,
+    infer_schema,
     read,
     refuse_overlap,
+    schema_template,
 )
 
 TARGET = Classes("sick", ["no", "yes"])
@@ -91,15 +91,15 @@ def test_another_column_can_be_named_instead():
 
 
 def test_schemas_are_inferred_with_it(tmp_path):
-    inferred = draft(Table(ROWS), target="sick", public=True, person="patient")
+    inferred = infer_schema(Table(ROWS), target="sick", public=True, person="patient")
     assert (inferred.person, inferred.features) == ("patient", ("age",))
     with pytest.raises(ArgumentError, match="Expected person to be one of the columns"):
-        draft(Table(ROWS), target="sick", public=True, person="nobody")
+        infer_schema(Table(ROWS), target="sick", public=True, person="nobody")
     (tmp_path / "rows.csv").write_text("patient,age,sick\n007,25,no\n")
-    text = draft_types(tmp_path / "rows.csv", target="sick", person="patient")
+    text = schema_template(tmp_path / "rows.csv", target="sick", person="patient")
     assert '[columns.patient]\nkind = "person"\n' in text
     with pytest.raises(ArgumentError, match="Expected person"):
-        draft_types(tmp_path / "rows.csv", target="sick", person="sick")
+        schema_template(tmp_path / "rows.csv", target="sick", person="sick")
 
 
 def test_bounds_are_estimated_for_persons_without_being_told():

@@ -14,9 +14,9 @@ from privada.tables import (
     Schema,
     Table,
     default_bounds,
-    draft,
     encode,
     estimate_bounds,
+    infer_schema,
     read,
 )
 from tests.datasets import data_folder
@@ -169,7 +169,7 @@ def test_the_schema_says_that_bounds_were_estimated(tmp_path):
 
 def test_adult_s_bounds_are_found_within_a_small_budget():
     private = read(data_folder("adult.csv.gz") / "adult.csv.gz")
-    drafted = draft(private, target="income", public=True)
+    drafted = infer_schema(private, target="income", public=True)
     asked = {
         name: ASKED if isinstance(kind, Number) else kind for name, kind in drafted.columns.items()
     }

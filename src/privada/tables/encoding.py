@@ -9,12 +9,21 @@ import scipy.sparse
 from numpy.typing import NDArray
 
 from privada.core.errors import ArgumentError, DataError
-from privada.tables.cells import Cell, Fault, Lookup, translate
-from privada.tables.kinds import Category, Classes, Hashed, Kind, Matrix, Number, Range, Text
+from privada.tables.bag_of_words import hash_bucket, inverse_frequencies, weighted
+from privada.tables.cells import Cell, CellCache, CellError, translate
+from privada.tables.columns import (
+    Category,
+    Classes,
+    ColumnType,
+    Hashed,
+    Matrix,
+    Number,
+    Range,
+    Text,
+)
 from privada.tables.reading import read
 from privada.tables.schema import Schema
 from privada.tables.table import Table, is_sparse, refuse_infinite
-from privada.tables.words import bucket, inverse_frequencies, weighted
 
 
 @dataclass(frozen=True, eq=False)
@@ -165,7 +174,7 @@ def _number(table: Table, name: str, kind: Number, schema: Schema) -> Any:
 
 def _slots(cells: NDArray[Any], slot: Callable[[Cell], int], name: str, width: int) -> Any:
     """Return a matrix with a 1 in the slot of each row, or nowhere if that is beyond the last."""
-    found = translate(cells, Lookup(slot).__getitem__, np.int64, name)
+    found = translate(cells, CellCache(slot).__getitem__, np.int64, name)
     inside = found < width
     starts = np.concatenate([[0], np.cumsum(inside)])
     ones = np.ones(int(starts[-1]), dtype=np.float32)
@@ -180,7 +189,7 @@ def _category(table: Table, name: str, kind: Category, schema: Schema) -> Any:
         if cell is None or cell in absent:
             return last
         if cell not in known and not kind.other:
-            raise Fault(
+            raise CellError(
                 "one of the values that the schema lists",
                 "List it, or write other = true for a feature of all others.",
             )
@@ -193,7 +202,7 @@ def _hashed(table: Table, name: str, kind: Hashed, schema: Schema) -> Any:
     absent = frozenset(schema.missing)
 
     def slot(cell: Cell) -> int:
-        return kind.buckets if cell is None or cell in absent else bucket(cell, kind.buckets)
+        return kind.buckets if cell is None or cell in absent else hash_bucket(cell, kind.buckets)
 
     return _slots(table.texts(name), slot, name, kind.buckets)
 
@@ -239,7 +248,7 @@ def _bounded(values: NDArray[Any], kind: Matrix) -> NDArray[np.float32]:
     return (np.clip(known, kind.low, kind.high) / kind.largest).astype(np.float32)
 
 
-_ENCODERS: dict[type[Kind], Callable[[Table, str, Any, Schema], Any]] = {
+_ENCODERS: dict[type[ColumnType], Callable[[Table, str, Any, Schema], Any]] = {
     Number: _number,
     Category: _category,
     Hashed: _hashed,
@@ -273,11 +282,11 @@ def _classes(table: Table, target: Classes, schema: Schema) -> NDArray[Any]:
 
     def number(cell: Cell) -> int:
         if cell is None or cell in absent:
-            raise Fault("a target", "Remove rows without one.")
+            raise CellError("a target", "Remove rows without one.")
         if cell not in known:
-            raise Fault("one of the classes that the schema lists", "List every class.")
+            raise CellError("one of the classes that the schema lists", "List every class.")
         return known[cell]
 
     return translate(
-        table.texts(target.column), Lookup(number).__getitem__, np.int64, target.column
+        table.texts(target.column), CellCache(number).__getitem__, np.int64, target.column
     )

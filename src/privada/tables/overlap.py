@@ -8,7 +8,7 @@ import numpy as np
 
 from privada.core.errors import DataError
 from privada.core.overlap import are_shared
-from privada.tables.cells import MISSING, Lookup
+from privada.tables.cells import MISSING, CellCache
 from privada.tables.schema import Schema
 from privada.tables.table import Table, is_sparse
 
@@ -73,7 +73,7 @@ def _canonical(values: Any, missing: frozenset[str]) -> list[Any]:
     if values.dtype != object:
         numbers = _single(np.asarray(values, dtype=np.float64)).tolist()
         return [None if math.isnan(number) else number for number in numbers]
-    meaning = Lookup(lambda cell: None if cell is None or cell in missing else _plain(cell))
+    meaning = CellCache(lambda cell: None if cell is None or cell in missing else _plain(cell))
     return [meaning[cell] for cell in values.tolist()]
 
 

@@ -9,7 +9,7 @@ from privada.core.errors import ArgumentError, DataError
 from privada.core.validation import fraction, positive
 from privada.query.bounds import BINS, Numbers, release_bounds
 from privada.query.histograms import HistogramQuery, statistics_units, unit_name
-from privada.tables.answers import Answers
+from privada.tables.answer_cache import AnswerCache
 from privada.tables.encoding import identifiers
 from privada.tables.ranges import find_ranges
 from privada.tables.schema import Schema
@@ -29,7 +29,7 @@ def estimate_bounds(
     run: str = "bounds",
     outside: float = 0.005,
     seed: int | None = None,
-    answers: Answers | None = None,
+    answers: AnswerCache | None = None,
     groups: Any = None,
     unit: str = "person",
 ) -> Schema:
@@ -135,7 +135,7 @@ def _refuse_few(query: HistogramQuery, columns: int) -> None:
 def bounds_question(
     schema: Schema, outside: float = 0.005, unit: str | None = None
 ) -> dict[str, Any]:
-    """Return what is asked when bounds are estimated, as `Answers` know it.
+    """Return what is asked when bounds are estimated, as `AnswerCache` know it.
 
     `unit` is the name of what has several rows, None where each row is protected.
     """

@@ -9,7 +9,7 @@ from privada.core.errors import ArgumentError, DataError
 from privada.core.validation import positive, probability
 from privada.query.classes import release_classes, threshold
 from privada.query.histograms import HistogramQuery, statistics_units, unit_name
-from privada.tables.answers import Answers
+from privada.tables.answer_cache import AnswerCache
 from privada.tables.cells import MISSING
 from privada.tables.private_bounds import multiplier_of, uncharged
 from privada.tables.table import Table
@@ -42,7 +42,7 @@ def estimate_classes(
     run: str = "classes",
     missing: Collection[str] = MISSING,
     seed: int | None = None,
-    answers: Answers | None = None,
+    answers: AnswerCache | None = None,
     failure: float | None = None,
     groups: Any = None,
     unit: str = "person",
@@ -94,7 +94,7 @@ def estimate_classes(
         >>> estimate_classes(table, "sick", ledger=ledger, noise_multiplier=20.0)
         ('no', 'yes')
 
-    Reference: Korolova et al. (2009), Releasing Search Queries and Clicks Privately, Algorithm 1,
+    Reference: Korolova et al. (2009), Releasing Search QueryPlan and Clicks Privately, Algorithm 1,
     for noisy counts above a threshold.
     """
     sigma = multiplier_of(noise_multiplier, budget)
@@ -127,7 +127,7 @@ def estimate_classes(
 def classes_question(
     column: str, missing: Collection[str] = MISSING, unit: str | None = None
 ) -> dict[str, Any]:
-    """Return what is asked when classes are estimated, as `Answers` know it.
+    """Return what is asked when classes are estimated, as `AnswerCache` know it.
 
     `unit` is the name of what has several rows, None where each row is protected.
     """

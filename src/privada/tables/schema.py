@@ -14,15 +14,15 @@ from typing import Any
 from privada.core.errors import ArgumentError, DataError
 from privada.core.validation import one_of
 from privada.tables import toml
+from privada.tables.bag_of_words import Vocabulary
 from privada.tables.cells import MISSING
-from privada.tables.files import Source, as_path, lines, write_text
-from privada.tables.kinds import (
+from privada.tables.columns import (
+    COLUMN_TYPES,
     DEFAULT_BOUND,
-    KINDS,
     Category,
     Classes,
+    ColumnType,
     Ignore,
-    Kind,
     Matrix,
     Number,
     Person,
@@ -30,7 +30,7 @@ from privada.tables.kinds import (
     Target,
     Text,
 )
-from privada.tables.words import Vocabulary
+from privada.tables.files import Source, as_path, lines, write_text
 
 _FEATURES_OF_TEXT = 4096
 # Features are kept sparse from this width on, if at most one in so many can differ from zero.
@@ -64,7 +64,7 @@ class Schema:
     """
 
     target: Target
-    columns: Mapping[str, Kind]
+    columns: Mapping[str, ColumnType]
     missing: Sequence[str] = MISSING
     folder: Path = field(default=Path(), compare=False)
 
@@ -77,7 +77,7 @@ class Schema:
                 f"Expected target to be Classes or Range, got target={self.target!r}."
             )
         for name, kind in self.columns.items():
-            if not isinstance(kind, tuple(KINDS.values())):
+            if not isinstance(kind, tuple(COLUMN_TYPES.values())):
                 raise ArgumentError(f"Expected column {name!r} to have a kind, got {kind!r}.")
         if self.target.column in self.columns:
             raise ArgumentError(
@@ -154,7 +154,7 @@ class Schema:
         return self._bounded("default")
 
     def _bounded(self, how: str) -> tuple[str, ...]:
-        named: list[tuple[str, Kind | Target]] = [*self.columns.items()]
+        named: list[tuple[str, ColumnType | Target]] = [*self.columns.items()]
         named.append((self.target.column, self.target))
         return tuple(name for name, kind in named if getattr(kind, "bounds", "") == how)
 
@@ -292,7 +292,7 @@ class Schema:
     def to_toml(self, comment: str = "", folder: Source | None = None) -> str:
         """Return the schema as TOML, with paths as seen from a folder."""
         seen = self.folder if folder is None else Path(folder)
-        names = {kind: name for name, kind in KINDS.items()}
+        names = {kind: name for name, kind in COLUMN_TYPES.items()}
         sections: list[tuple[str, Mapping[str, Any]]] = [("target", _keys(self.target))]
         if self.missing != MISSING:
             sections.append(("options", {"missing": list(self.missing)}))
@@ -392,10 +392,10 @@ def _target(held: dict[str, Any], path: str) -> Target:
     return _made(made, where, held)  # type: ignore[no-any-return]
 
 
-def _kind(name: str, held: dict[str, Any], path: str) -> Kind:
+def _kind(name: str, held: dict[str, Any], path: str) -> ColumnType:
     where = f"In [columns.{toml.key(name)}] of {path!r}"
     with _saying(where):
-        kind = KINDS[one_of("kind", held.get("kind"), KINDS)]
+        kind = COLUMN_TYPES[one_of("kind", held.get("kind"), COLUMN_TYPES)]
     given = {key: value for key, value in held.items() if key != "kind"}
     return _made(kind, where, given)  # type: ignore[no-any-return]
 

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from privada.core.errors import ArgumentError
 from privada.core.validation import integer, one_of, printable_text, real
-from privada.tables.cells import Fault, text_of
+from privada.tables.cells import CellError, text_of
 
 Numbers = NDArray[np.float64]
 
@@ -65,7 +65,7 @@ def _listed(name: str, values: Any, least: int, remedy: str) -> tuple[str, ...]:
         raise ArgumentError(f"Expected {name} to be a list, got {name}={values!r}. {remedy}")
     try:
         texts = [text_of(value) for value in values]
-    except Fault:
+    except CellError:
         texts = [None]
     known = tuple(text for text in texts if text is not None)
     if len(known) < len(texts):
@@ -312,8 +312,8 @@ class Person:
         return []
 
 
-Kind = Number | Category | Hashed | Text | Matrix | Ignore | Person
-KINDS: dict[str, type[Kind]] = {
+ColumnType = Number | Category | Hashed | Text | Matrix | Ignore | Person
+COLUMN_TYPES: dict[str, type[ColumnType]] = {
     "number": Number,
     "category": Category,
     "hashed": Hashed,

@@ -23,7 +23,7 @@ _CLASSES = 3
 
 
 @dataclass(frozen=True)
-class Queries:
+class QueryPlan:
     """The queries that find the classes and the bounds of a table, all with the same noise.
 
     `classes` is the column of the classes, None if they are known. `bounds` are the columns whose
@@ -66,7 +66,7 @@ def plan_queries(
     classes: str | None = None,
     bounds: tuple[str, ...] | list[str] = (),
     unit: str = "record",
-) -> Queries:
+) -> QueryPlan:
     """Return the queries for a table, with the least share of a budget that is enough for them.
 
     They cost a tenth of epsilon by themselves where there are many records, and up to three tenths
@@ -111,7 +111,7 @@ def plan_queries(
             break
     if columns and records < LEAST_RATIO * sigma * math.sqrt(len(columns)):
         known = plan_queries(records, budget, classes=classes, unit=unit)
-        return Queries(classes, (), columns, known.share, known.noise_multiplier, failure)
+        return QueryPlan(classes, (), columns, known.share, known.noise_multiplier, failure)
     needed = records_for_classes(sigma, failure=failure) if classes is not None else 0
     if records < needed:
         raise DataError(
@@ -119,4 +119,4 @@ def plan_queries(
             f"{classes!r} within {share:.0%} of {budget}, got {records:,}. Name the classes, or "
             "allow a larger epsilon."
         )
-    return Queries(classes, columns, (), share, sigma, failure)
+    return QueryPlan(classes, columns, (), share, sigma, failure)
