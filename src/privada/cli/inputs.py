@@ -12,10 +12,10 @@ from privada.accounting import Budget, Ledger
 from privada.accounting.events import Tally
 from privada.cli.wanted import Wanted
 from privada.core.errors import ArgumentError, DataError
-from privada.tables.columns import Target
 from privada.tables.encoding import public_texts
 from privada.tables.private_bounds import bounds_question
 from privada.tables.private_classes import classes_question
+from privada.tables.targets import Target
 
 _TOLD = "What the columns are, their bounds and classes, was said without looking at these records."
 _TYPES = "The names and types of the columns are public."
