@@ -3,11 +3,14 @@
 import importlib
 
 import pytest
+import torch
 
+import privada
 from privada import methods, preconditioning, updates
 
 # module, former name, present module, present name
 RENAMED = [
+    ("privada", "Gate", "privada", "GradientQuery"),
     ("privada.sampling", "Poisson", "privada.participation", "PoissonSampler"),
     ("privada.sampling", "FixedSize", "privada.participation", "FixedSizeSampler"),
     ("privada.sampling", "Sampler", "privada.participation", "Sampler"),
@@ -27,7 +30,10 @@ def test_a_former_name_is_the_present_one(module, former, place, now):
     assert found is getattr(importlib.import_module(place), now)
 
 
-@pytest.mark.parametrize("module", sorted({module for module, *_ in RENAMED}))
+MODULES = sorted({module for module, *_ in RENAMED} - {"privada"})
+
+
+@pytest.mark.parametrize("module", MODULES)
 def test_a_former_module_has_no_other_names(module):
     found = importlib.import_module(module)
     present = set(getattr(importlib.import_module(PRESENT[module]), "__all__", ()))
@@ -38,9 +44,7 @@ def test_a_former_module_has_no_other_names(module):
 
 
 def test_a_former_module_is_found_on_the_package():
-    import privada
-
-    for module in {module for module, *_ in RENAMED}:
+    for module in MODULES:
         assert getattr(privada, module.removeprefix("privada.")) is importlib.import_module(module)
 
 
@@ -74,6 +78,27 @@ def test_a_former_argument_is_the_present_one(former, now, make):
         pytest.warns(DeprecationWarning, match=former),
     ):
         make(**{former: value, now: value})
+
+
+def test_the_former_ways_to_ask_a_trainer_work():
+    trainer = privada.Trainer(
+        torch.nn.Linear(2, 1),
+        torch.nn.MSELoss(),
+        (torch.zeros(50, 2), torch.zeros(50, 1)),
+        method=methods.DPSGD(lr=0.1),
+        batch_size=10,
+        steps=3,
+        noise_multiplier=1.0,
+        delta=1e-3,
+    )
+    with pytest.warns(DeprecationWarning, match=r"Trainer\.gate is now called"):
+        query = trainer.gate
+    assert query is trainer.gradients
+    with pytest.warns(DeprecationWarning, match=r"Gate\.query is now called"):
+        assert query.query(preconditioning.isotropic(), 1.0).noise_std == 1.0
+    with pytest.warns(DeprecationWarning, match=r"Gate\.settle is now called"):
+        query.settle()
+    assert sum(trainer.ledger.totals().values()) == 1
 
 
 # module, former name, present name in the same module

@@ -11,6 +11,7 @@ __version__ = "0.1.0"
 _MODULES = (
     "accounting",
     "clipping",
+    "execute",
     "geometry",
     "mechanism",
     "methods",
@@ -31,7 +32,7 @@ _NAMES = {
     "Public": "privada.core.public_examples",
     "Receipt": "privada.core.receipts",
     "Release": "privada.core.values",
-    "Gate": "privada.query.gradients",
+    "GradientQuery": "privada.query.gradients",
     "PrivateClassifier": "privada.estimators",
     "PrivateImputer": "privada.preprocessing",
     "PrivateLoop": "privada.train.loop",
@@ -57,6 +58,7 @@ if TYPE_CHECKING:
     from privada import (
         accounting,
         clipping,
+        execute,
         mechanism,
         methods,
         noise,
@@ -88,7 +90,7 @@ if TYPE_CHECKING:
     from privada.data import pad_to
     from privada.estimators import PrivateClassifier, PrivateRegressor
     from privada.preprocessing import PrivateImputer, PrivateScaler, PrivateVectorizer
-    from privada.query.gradients import Gate
+    from privada.query.gradients import GradientQuery
     from privada.train.loop import PrivateLoop
     from privada.train.public_training import adas, warm_start
     from privada.train.trainer import Trainer
@@ -101,7 +103,7 @@ __all__ = [
     "ClippedSum",
     "DataError",
     "EventError",
-    "Gate",
+    "GradientQuery",
     "Ledger",
     "LedgerError",
     "ModelError",
@@ -121,6 +123,7 @@ __all__ = [
     "accounting",
     "adas",
     "clipping",
+    "execute",
     "mechanism",
     "methods",
     "noise",
@@ -134,8 +137,15 @@ __all__ = [
     "warm_start",
 ]
 
+_FORMER = {"Gate": "GradientQuery"}
+
 
 def __getattr__(name: str) -> Any:
+    if name in _FORMER:
+        from privada.core.deprecation import renamed
+
+        renamed(f"privada.{name}", f"privada.{_FORMER[name]}")
+        return __getattr__(_FORMER[name])
     if name in _MODULES:
         return importlib.import_module(f"privada.{name}")
     if name in _NAMES:

@@ -8,6 +8,7 @@ from torch import nn
 import privada as pv
 from tests.oracles import optimisers
 from tests.releases import released
+from tests.taps import tap_releases
 
 # method -> its transcription, given the standard deviation of the noise in a released gradient
 METHODS = {
@@ -53,14 +54,7 @@ def test_each_step_equals_the_papers_algorithm(name, monkeypatch):
     method, oracle = METHODS[name]
     trainer = made(method)
     theta, seen, path = flat(trainer.model), [], []
-    ask = trainer.gate.query
-
-    def query(*args):
-        release = ask(*args)
-        seen.append(release.gradient.numpy().copy())
-        return release
-
-    monkeypatch.setattr(trainer.gate, "query", query)
+    tap_releases(monkeypatch, lambda release: seen.append(release.gradient.numpy().copy()))
     for _ in range(12):
         trainer.step()
         path.append(flat(trainer.model))

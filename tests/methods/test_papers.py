@@ -366,7 +366,7 @@ def test_private_second_moments_are_algorithm_3(monkeypatch):
     delta = 1e-3
     epsilon = rounds * np.sqrt(np.log(rounds / delta)) / 8.0
     sigma, _ = pasan_pagan.second_moments(rows(start, 0), noise[:rounds], 1.4, epsilon, delta)
-    found = run._run.shape_state["scale"].numpy()
+    found = run._state.preconditioner["scale"].numpy()
     np.testing.assert_allclose(found, np.maximum(sigma, 1e-3 * sigma.max()) ** (2 / 3), rtol=1e-8)
     assert len(set(sigma)) > 1
 

@@ -21,7 +21,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
-from privada.clipping.clips import THRESHOLD, ByNorm, Clipping, factors_in
+from privada.clipping.bounds import ByNorm, factors_in
+from privada.clipping.clips import THRESHOLD, Clipping
 from privada.clipping.contributions import (
     Contribution,
     Outer,
@@ -247,20 +248,24 @@ class OnePassEngine:
     def clipped_sum(self, batch: Batch | None, scaling: FlatScaling, clip: float) -> ClippedSum:
         """Return the sum of the whitened, clipped per-example gradients; zero for None."""
         positive("clip", clip)
-        bound = self.clipping.by_norm
+        clipping, bound = self.clipping, self.clipping.by_norm
+        statistics = clipping.no_statistics(self._parameters.device)
         if batch is None:
             total = self._parameters.zeros()
         elif bound is not None:
-            total = self._sum_by_norm(batch, bound, scaling, clip)
+            total = self._sum_by_norm(batch, bound, scaling, clip, statistics)
         else:
             total, batch = self._parameters.zeros(), batch.by_group()
-            self.clipping.add_rows(total, self.rows(batch), batch.groups, scaling, clip)
-        return ClippedSum(total, self.clipping.sensitivity(clip))
+            clipping.add_rows(total, statistics, self.rows(batch), batch.groups, scaling, clip)
+        return clipping.clipped(total, statistics, clip)
 
     def _sum_by_norm(
-        self, batch: Batch, bound: ByNorm, scaling: FlatScaling, clip: float
+        self, batch: Batch, bound: ByNorm, scaling: FlatScaling, clip: float, statistics: Tensor
     ) -> Tensor:
-        """Return the sum of a batch's gradients, each times a factor that its norm decides."""
+        """Return the sum of a batch's gradients, each times a factor that its norm decides.
+
+        What the control of the clip norm wants to know of the norms is added to `statistics`.
+        """
         weight: float = 0.0
         others: Tensor | None = None  # whitened and clipped already
         total: Tensor | None = None
@@ -270,20 +275,21 @@ class OnePassEngine:
             except NotFollowed:  # not as made-up examples did: one by one is always right
                 if self._by_itself:
                     raise
-                others = self._with_rows(
-                    others, self._reference.rows(chunk.without_dummies().dense()), scaling, clip
-                )
+                alone = self._reference.rows(chunk.without_dummies().dense())
+                others = self._with_rows(others, alone, scaling, clip, statistics)
                 continue
             size = self._padded_size(chunk)
             norms, plain = self._norms_and_plain(contributions, size, scaling)
             if plain is not None:
                 places = torch.nonzero(~plain[: chunk.size])[:, 0].tolist()
                 rows = (self._materialised(contributions, i, i + 1).double() for i in places)
-                others = self._with_rows(others, rows, scaling, clip)
+                others = self._with_rows(others, rows, scaling, clip, statistics)
                 for each in contributions:
                     each.drop(plain)
             kept = factors_in(bound, norms, clip, self._parameters.dtype)
             kept[chunk.size :] = 0.0
+            if len(statistics):  # norms that are infinite here were counted with their rows
+                statistics += self.clipping.control.statistics(norms[: chunk.size], clip)
             total = self._added(total, contributions, kept)
             if scaling.shift is not None:
                 weight += float(kept.sum(dtype=torch.float64))
@@ -296,11 +302,16 @@ class OnePassEngine:
         return total if others is None else total.add_(others)
 
     def _with_rows(
-        self, total: Tensor | None, rows: Iterable[Tensor], scaling: FlatScaling, clip: float
+        self,
+        total: Tensor | None,
+        rows: Iterable[Tensor],
+        scaling: FlatScaling,
+        clip: float,
+        statistics: Tensor,
     ) -> Tensor:
         """Return a total with the clipped sum of gradients added, made and dropped one by one."""
         total = self._parameters.zeros() if total is None else total
-        self.clipping.add_rows(total, rows, None, scaling, clip)
+        self.clipping.add_rows(total, statistics, rows, None, scaling, clip)
         return total
 
     def rows(self, batch: Batch) -> Iterator[Tensor]:

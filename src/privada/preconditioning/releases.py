@@ -58,12 +58,11 @@ class delayed(FromState):
 
     For `plain` releases gradients are clipped as they are and the releases averaged; then, with
     s <- decay s + (1 - decay) (average)^2, for `adaptive` releases they are clipped and noised in
-    units of (sqrt(s) + eps) stretch, and used as they are.
+    units of sqrt(s) + eps, and used as they are.
 
     Args:
         plain, adaptive: how many releases each turn takes.
         decay, eps: of the second moment, and what is added to its root.
-        stretch: the clip norm of the adaptive turns in units of the other one.
 
     Guarantee: scales are post-processing of releases.
 
@@ -73,21 +72,13 @@ class delayed(FromState):
         True
 
     Reference: Li et al. (2023), Differentially Private Adaptive Optimization with Delayed
-    Preconditioners, Algorithm 1.
+    Preconditioners, Algorithm 1 (arXiv 2212.00309).
     """
 
-    def __init__(
-        self,
-        plain: int,
-        adaptive: int,
-        decay: float = 0.9,
-        eps: float = 1e-8,
-        stretch: float = 1.0,
-    ) -> None:
+    def __init__(self, plain: int, adaptive: int, decay: float = 0.9, eps: float = 1e-8) -> None:
         super().__init__(False, "averages of this run's own earlier releases")
         self._plain, self._adaptive = integer("plain", plain), integer("adaptive", adaptive)
         self._decay, self._eps = fraction("decay", decay), positive("eps", eps)
-        self._stretch = positive("stretch", stretch)
         self._isotropic = isotropic()
 
     def init(self, parameters: Parameters) -> State:
@@ -111,6 +102,5 @@ class delayed(FromState):
         if place == self._plain - 1:
             mean = state["total"] / self._plain
             second = (self._decay * state["second"]).addcmul_(mean, mean, value=1 - self._decay)
-            scale = second.sqrt().add_(self._eps).mul_(self._stretch)
-            state |= {"second": second, "scale": scale}
+            state |= {"second": second, "scale": second.sqrt().add_(self._eps)}
         return state

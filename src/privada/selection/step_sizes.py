@@ -192,7 +192,7 @@ def effective_step_sizes(trainer: Trainer, *, every: int = 1, tail: float = 0.05
             f"Expected a trainer with steps left, got one that took all {trainer.steps}: second "
             "moments of earlier steps are not kept. Give it before fit()."
         )
-    rate, batch_size = rate_of(method.lr), trainer._run.settings.batch_size
+    rate, batch_size = rate_of(method.lr), trainer.batch_size
     std = (
         trainer.noise_multiplier
         * method.clipping.sensitivity(method.clip)
@@ -207,7 +207,7 @@ def effective_step_sizes(trainer: Trainer, *, every: int = 1, tail: float = 0.05
         if (number - first) % every and trainer.steps_done < trainer.steps:
             continue
         steps.append(number + 1)
-        second = trainer._rule_state["second"].double().cpu().numpy()
+        second = trainer._state.rule["second"].double().cpu().numpy()
         second = second / (1 - method.beta2 ** steps[-1])
         # a step size falls as the second moment grows: upper quantiles of one are lower of other
         middle, above, below = np.quantile(second, [0.5, 1 - tail, tail])
