@@ -28,7 +28,7 @@ class PrivateRegressor(RegressorMixin, PrivateEstimator):  # type: ignore[misc]
             them and mapped to [-1, 1] for training, and predictions mapped back. None takes
             targets as they are, which suits targets of about unit size.
         epsilon, delta, method, model, hidden, bounds, batch_size, epochs, lr, clip, ledger,
-            preprocessing, seed, unit, progress: as for `PrivateClassifier`.
+            preprocessing, seed, unit, progress, rows_per_unit: as for `PrivateClassifier`.
 
     Attributes, guarantee and edge cases: as for `PrivateClassifier`.
 
