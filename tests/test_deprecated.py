@@ -18,10 +18,15 @@ RENAMED = [
     ("privada.geometry", "Shape", "privada.preconditioning", "Preconditioner"),
     ("privada.geometry", "Whitening", "privada.preconditioning", "FlatScaling"),
 ]
+# former names of a module that is still there: these are not in its __all__
+IN_PLACE = [
+    ("privada.updates", "Move", "privada.updates", "ParameterStep"),
+    ("privada.updates", "Rule", "privada.updates", "UpdateRule"),
+]
 PRESENT = {module: place for module, _, place, _ in RENAMED}
 
 
-@pytest.mark.parametrize(("module", "former", "place", "now"), RENAMED)
+@pytest.mark.parametrize(("module", "former", "place", "now"), RENAMED + IN_PLACE)
 def test_a_former_name_is_the_present_one(module, former, place, now):
     with pytest.warns(
         DeprecationWarning, match=rf"{module}\.{former} is now called {place}\.{now}"
@@ -39,6 +44,14 @@ def test_a_former_module_has_no_other_names(module):
     present = set(getattr(importlib.import_module(PRESENT[module]), "__all__", ()))
     former = {former for where, former, *_ in RENAMED if where == module}
     assert former <= set(found.__all__) <= former | present
+    with pytest.raises(AttributeError, match="nothing"):
+        found.nothing  # noqa: B018
+
+
+@pytest.mark.parametrize("module", sorted({module for module, *_ in IN_PLACE}))
+def test_a_module_does_not_list_its_former_names(module):
+    found = importlib.import_module(module)
+    assert not {former for where, former, *_ in IN_PLACE if where == module} & set(found.__all__)
     with pytest.raises(AttributeError, match="nothing"):
         found.nothing  # noqa: B018
 
@@ -99,6 +112,18 @@ def test_the_former_ways_to_ask_a_trainer_work():
     with pytest.warns(DeprecationWarning, match=r"Gate\.settle is now called"):
         query.settle()
     assert sum(trainer.ledger.totals().values()) == 1
+
+
+def test_the_final_parameters_of_a_rule_were_called_its_answer():
+    def mean(state):
+        return state["mean"]
+
+    sgd = updates.sgd()
+    with pytest.warns(DeprecationWarning, match="The argument answer of UpdateRule"):
+        rule = updates.UpdateRule(sgd.init, sgd.update, answer=mean)
+    assert rule.final_parameters is mean
+    with pytest.warns(DeprecationWarning, match=r"UpdateRule\.answer is now called"):
+        assert rule.answer is mean
 
 
 # module, former name, present name in the same module

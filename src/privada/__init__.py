@@ -6,7 +6,7 @@ The names below load what they need when they are first used.
 import importlib
 from typing import TYPE_CHECKING, Any
 
-__version__ = "0.1.0"
+from privada.core.version import __version__ as __version__
 
 _MODULES = (
     "accounting",

@@ -7,6 +7,7 @@ from privada.clipping.clips import (
     ellipsoid,
     in_turns,
     microbatches,
+    per_layer,
     threshold,
 )
 from privada.clipping.engine import Engine, make_engine
@@ -25,6 +26,7 @@ __all__ = [
     "in_turns",
     "make_engine",
     "microbatches",
+    "per_layer",
     "refuse_mixing_layers",
     "threshold",
 ]

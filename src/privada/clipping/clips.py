@@ -7,7 +7,7 @@ by.
 """
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -25,9 +25,11 @@ from privada.clipping.norm_controls import (
     State,
     checked_control,
 )
+from privada.clipping.per_layer import PerLayer, checked_shares
 from privada.clipping.projection import Ellipsoid
 from privada.core.errors import ArgumentError
 from privada.core.randomness import RandomSource, integers
+from privada.core.tensors import Layout
 from privada.core.validation import integer, positive
 from privada.core.values import ClippedSum, Release
 from privada.preconditioning import FlatScaling
@@ -43,7 +45,8 @@ class Clipping:
     `bound` says how one gradient is bounded. With a `size`, the gradients of about so many records
     are averaged and the averages are bounded. `by_unit` says that the rows of a unit are averaged
     and bounded together. `control` says how the clip norm follows from releases. `threshold`,
-    `automatic`, `ellipsoid`, `microbatches`, `in_turns` and `adaptive` make the usual ones.
+    `automatic`, `ellipsoid`, `per_layer`, `microbatches`, `in_turns` and `adaptive` make the usual
+    ones.
 
     The clip norm of each release comes from a state: `init` gives the first, `norm` reads the clip
     norm off it, `seen` gives the next one after a release.
@@ -102,6 +105,12 @@ class Clipping:
         bound = self.bound
         alone = self.size is None and not self.by_unit
         return bound if alone and isinstance(bound, ByNorm) else None
+
+    def on(self, layout: Layout) -> "Clipping":
+        """Return the same for a model with parameters of a layout, which layers are found in."""
+        if not isinstance(self.bound, PerLayer):
+            return self
+        return replace(self, bound=self.bound.on(layout))
 
     def of_units(self) -> "Clipping":
         """Return the same for units of several rows: their average gradient is what is bounded."""
@@ -276,8 +285,8 @@ def ellipsoid() -> Clipping:
         >>> [round(x, 3) for x in found.value.tolist()]
         [0.92, 0.391]
 
-    Reference: Asi et al. (2021), Private Adaptive Gradient Methods for Convex Optimization (004),
-    Algorithms 1 and 2, line 5.
+    Reference: Asi et al. (2021), Private Adaptive Gradient Methods for Convex Optimization,
+    arXiv 2106.13756, Algorithms 1 and 2, line 5.
     """
     return Clipping(Ellipsoid())
 
@@ -303,10 +312,55 @@ def microbatches(size: int) -> Clipping:
         >>> microbatches(4), microbatches(4).sensitivity(0.5), microbatches(4).terms(64)
         (microbatches(4), 1.0, 16.0)
 
-    Reference: Li et al. (2022), Private Adaptive Optimization with Side Information (000),
-    Appendix B, where averages over 4 records are clipped.
+    Reference: Li et al. (2022), Private Adaptive Optimization with Side Information,
+    arXiv 2202.05963, Appendix B, where averages over 4 records are clipped.
     """
     return Clipping(Threshold(), integer("size", size, remedy="It counts records."))
+
+
+def per_layer(shares: Mapping[str, float] | None = None, of: Clipping | None = None) -> Clipping:
+    """Return clipping of each layer by itself: u_l min(1, C_l / |u_l|) for its part u_l.
+
+    The squares of the clip norms C_l of the layers add up to the square of the clip norm C. A layer
+    is a module with parameters of its own, which are clipped together: a weight with its bias. A
+    tied parameter belongs to the module that has it first. One layer with large gradients does not
+    shorten those of the others.
+
+    Args:
+        shares: public numbers in proportion to which the layers have their C_l, by the names of
+            layers in model.named_modules(); equal ones if they are not given. A layer can be
+            divided by naming each of its parameters instead.
+        of: how each layer's gradient is bounded: `threshold()`, which it is if it is not given, or
+            `automatic()`; also with micro-batches, or with clip norms in turns.
+
+    Returns:
+        The clipping.
+
+    Guarantee: one record moves the sum by at most sqrt(sum_l C_l^2) = C in the norm of all
+    coordinates, so that noise is scaled to C as it is for `threshold`. The shares must not come
+    from private data.
+
+    Edge cases: a gradient that is not finite in one layer counts as zero in all. Names that are
+    missing or unknown are an error when the engine is made, before any record is read.
+
+    Example:
+        >>> import privada as pv
+        >>> pv.clipping.per_layer(), pv.clipping.per_layer().sensitivity(0.5)
+        (per_layer(), 0.5)
+        >>> pv.clipping.per_layer({"0": 1.0, "2": 2.0}, of=pv.clipping.automatic())
+        per_layer({'0': 1, '2': 2}) of automatic(gamma=0.01)
+
+    Reference: McMahan, Ramage, Talwar and Zhang (2018), Learning Differentially Private Recurrent
+    Language Models, Section 3 (arXiv 1710.06963); He et al. (2022), Exploring the Limits of
+    Differentially Private Deep Learning with Group-wise Clipping (arXiv 2212.01539).
+    """
+    base = _base(of)
+    if isinstance(base.bound, PerLayer) or not isinstance(base.bound, ByNorm):
+        raise ArgumentError(
+            f"Expected `of` to bound a gradient by its norm, got of={base!r}. Use threshold() or "
+            "automatic()."
+        )
+    return replace(base, bound=PerLayer(base.bound, checked_shares(shares)))
 
 
 def in_turns(*turns: tuple[int, float], of: Clipping | None = None) -> Clipping:
@@ -399,6 +453,6 @@ def checked(clipping: Any) -> Clipping:
     if not isinstance(clipping, Clipping):
         raise ArgumentError(
             f"Expected clipping to be a Clipping, got clipping={clipping!r}. Use threshold(), "
-            "automatic(), ellipsoid() or microbatches(size) of privada.clipping."
+            "automatic(), per_layer(), ellipsoid() or microbatches(size) of privada.clipping."
         )
     return clipping

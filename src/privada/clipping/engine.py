@@ -84,7 +84,7 @@ def make_engine(
         (torch.Size([4]), 0.5)
     """
     one_of("engine", how, ENGINES)
-    checked(clipping)
+    checked(clipping).on(parameters.layout)  # which refuses layers that the model does not have
     example = replace(example, groups=None)
     model = not_compiled(model)
     refuse_hooks(parameters)

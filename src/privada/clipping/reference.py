@@ -136,7 +136,8 @@ class PerExampleEngine:
     def clipped_sum(self, batch: Batch | None, scaling: FlatScaling, clip: float) -> ClippedSum:
         """Return the sum of the whitened, clipped per-example gradients; zero for None."""
         positive("clip", clip)
-        clipping, total = self.clipping, self._parameters.zeros()
+        total = self._parameters.zeros()
+        clipping = self.clipping.on(self._parameters.layout)
         statistics = clipping.no_statistics(total.device)
         if batch is not None:
             batch = batch.by_group()

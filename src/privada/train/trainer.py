@@ -329,7 +329,11 @@ class Trainer:
         They are the mean of all points for methods that average, else the last point. The last
         step does this; call it to end a run early. No further step can be taken.
         """
-        final = None if self._state.finished else self._run.parts.rule.answer(self._state.rule)
+        final = (
+            None
+            if self._state.finished
+            else self._run.parts.rule.final_parameters(self._state.rule)
+        )
         if final is not None:
             self._run.parameters.write_(final)
         self._state = replace(self._state, finished=True)
