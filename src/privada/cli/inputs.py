@@ -13,8 +13,9 @@ from privada.accounting.events import Tally
 from privada.cli.wanted import Wanted
 from privada.core.errors import ArgumentError, DataError
 from privada.tables.encoding import public_texts
-from privada.tables.estimating import bounds_question, classes_question
-from privada.tables.kinds import Target
+from privada.tables.private_bounds import bounds_question
+from privada.tables.private_classes import classes_question
+from privada.tables.targets import Target
 
 _TOLD = "What the columns are, their bounds and classes, was said without looking at these records."
 _TYPES = "The names and types of the columns are public."
@@ -159,7 +160,7 @@ def _types(path: Path, asked: Wanted) -> dict[str, str | int]:
 
 def _drafted(public: tables.Table, asked: Wanted) -> tuple[tables.Schema, tuple[str, ...]]:
     """Return a schema from public rows, and what it rests on."""
-    drafted = tables.draft(public, target=_name(asked), public=True)
+    drafted = tables.infer_schema(public, target=_name(asked), public=True)
     columns = {**drafted.columns, **{name: tables.Text() for name in asked.text}}
     drafted = replace(drafted, columns=columns)
     if asked.classes:
@@ -182,8 +183,8 @@ class Open:
     """
 
     target: Target | None
-    queries: tables.Queries
-    answers: tables.Answers
+    queries: tables.QueryPlan
+    answers: tables.AnswerCache
 
     def unpaid(self, schema: tables.Schema, ledger: Ledger, run: str) -> Tally:
         """Return what is still to be charged, by a schema with the columns that are asked for."""
@@ -197,7 +198,7 @@ class Open:
         return self.queries.tally(classes=classes, bounds=bounds)
 
 
-def still_open(rows: Rows, asked: Wanted, budget: Budget, answers: tables.Answers) -> Open:
+def still_open(rows: Rows, asked: Wanted, budget: Budget, answers: tables.AnswerCache) -> Open:
     """Return what is to be found by charged queries; refuse what cannot be, before any of them."""
     target = _known_target(rows.types, asked) if rows.schema is None else rows.schema.target
     schema = _sketch(rows, asked, target)

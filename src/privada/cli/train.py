@@ -72,7 +72,7 @@ def run_train(
         run = _name_of_run(output, table, wanted)
         _refuse_lost_ledger(wanted, output)
         rows = inputs.read(table, wanted, output / _SCHEMA)
-        answers = tables.Answers(output / _ANSWERS, when_lost=wanted.when_lost)
+        answers = tables.AnswerCache(output / _ANSWERS, when_lost=wanted.when_lost)
         unknown = inputs.still_open(rows, wanted, _budget(wanted, rows.private.size), answers)
         if not rows.complete:
             _rehearse(rows, wanted, unknown, output, run)
