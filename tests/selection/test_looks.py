@@ -195,7 +195,8 @@ def test_copies_of_the_state_of_any_moment_take_no_run_again(
 @pytest.mark.parametrize(
     "owner",
     [(checkpoint, "write"), (pv.Ledger, "lease"), (pv.Ledger, "publish"),
-     (pv.Ledger, "check_lease"), (StartedRuns, "add"), (StartedRuns, "create"), (StartedRuns, "remove"),
+     (pv.Ledger, "check_lease"), (StartedRuns, "add"), (StartedRuns, "create"),
+     (StartedRuns, "remove"),
      (pv.Ledger, "charge")],
     ids=lambda owner: owner[1],
 )  # fmt: skip
