@@ -22,6 +22,7 @@ PACKAGES = (
     "privada.selection",
     "privada.tables",
     "privada.updates",
+    "privada.workflows",
 )
 DIRECTIVE = re.compile(r"^::: (\S+)$", re.MULTILINE)
 NAMED = Counter(

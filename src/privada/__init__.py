@@ -22,6 +22,7 @@ _MODULES = (
     "selection",
     "tables",
     "updates",
+    "workflows",
 )
 _NAMES = {
     "Budget": "privada.accounting",
@@ -66,6 +67,7 @@ if TYPE_CHECKING:
         selection,
         tables,
         updates,
+        workflows,
     )
     from privada import (
         geometry as geometry,
@@ -132,6 +134,7 @@ __all__ = [
     "tables",
     "updates",
     "warm_start",
+    "workflows",
 ]
 
 
