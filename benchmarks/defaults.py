@@ -64,7 +64,7 @@ def adult() -> Data:
     table = tables.read(folder() / "adult.csv.gz")
     test = np.asarray(table.texts("split") == "test", dtype=bool)
     public = table.take(test)
-    schema = tables.draft(public, target="income", public=True)
+    schema = tables.infer_schema(public, target="income", public=True)
     train = tables.encode(table.take(~test), schema).data
     return Data(train, tables.encode(public, schema).data, "census records; income above 50,000")
 

@@ -490,7 +490,7 @@ def test_defaults_on_adult_are_as_good_as_plain_training():
     folder = data_folder("adult.csv.gz")
     table = tables.read(folder / "adult.csv.gz")
     # the form's own lists and ranges; Adult is a published table, so a draft of it shows no secret
-    schema = tables.draft(table, target="income", public=True)
+    schema = tables.infer_schema(table, target="income", public=True)
     columns = {k: v for k, v in schema.columns.items() if k != "split"} | {"split": tables.Ignore()}
     encoded = tables.encode(table, tables.Schema(schema.target, columns))
     train = table.texts("split") == "train"

@@ -13,8 +13,9 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 
 import privada as pv
 from privada import fits
+from privada.core.errors import ArgumentError, DataError, LedgerError
 from privada.noise import GaussianNoise
-from privada.tables.estimating import estimate_bounds
+from privada.tables.private_bounds import estimate_bounds
 
 RNG = np.random.default_rng(0)
 AGES = np.column_stack([RNG.integers(20, 70, 20_000), RNG.uniform(0, 1000, 20_000)]).astype(float)
@@ -343,3 +344,92 @@ def test_a_private_cell_is_not_quoted():
         with pytest.raises(pv.DataError) as refused:
             pv.PrivateClassifier().fit(given, [0, 1])
         assert "123.4" not in str(refused.value)
+
+
+# ---------------------------------------------------------------------- persons
+
+
+def visits(people=4000, rows=3, seed=0):
+    groups = np.repeat(np.arange(people), rows)
+    values = np.random.default_rng(seed).uniform(20, 70, (len(groups), 1))
+    return values, groups
+
+
+def learner(kind, ledger, **settings):
+    how = {"epsilon": 0.5, "delta": 1e-6, "ledger": ledger, **settings}
+    return (
+        pv.PrivateScaler(**how)
+        if kind == "scaler"
+        else pv.PrivateImputer("median", bounds=(0, 128), **how)
+    )
+
+
+@pytest.mark.parametrize("kind", ["scaler", "imputer"])
+def test_what_is_learnt_of_persons_is_charged_for_all_their_rows(kind):
+    values, groups = visits()
+    ledger = pv.Ledger(None, pv.Budget(2.0, 1e-6))
+    learner(kind, ledger).fit(values, groups=groups)
+    assert ledger.unit == "person (all their rows)"
+    assert 0.45 < ledger.epsilon() <= 0.5
+    named = pv.Ledger(None, pv.Budget(2.0, 1e-6))
+    learner(kind, named, unit="patient").fit(values + 1, groups=groups)
+    assert named.unit == "patient (all their rows)"
+
+
+@pytest.mark.parametrize("kind", ["scaler", "imputer"])
+def test_few_persons_with_many_rows_are_refused_before_the_charge(kind):
+    values, _ = visits()
+    ledger = pv.Ledger(None, pv.Budget(2.0, 1e-6))
+    with pytest.raises(DataError, match=r"persons .* got 3\b"):
+        learner(kind, ledger).fit(values, groups=np.arange(len(values)) % 3)
+    assert not ledger.totals()
+
+
+@pytest.mark.parametrize("kind", ["scaler", "imputer"])
+def test_persons_and_rows_do_not_share_a_ledger(kind):
+    values, groups = visits()
+    ledger = pv.Ledger(None, pv.Budget(2.0, 1e-6))
+    learner(kind, ledger).fit(values)
+    with pytest.raises(LedgerError, match="different units"):
+        learner(kind, ledger).fit(values, groups=groups)
+    assert sum(ledger.totals().values()) == 1
+
+
+def test_a_pipeline_protects_persons_only_if_every_part_does():
+    values, groups = visits()
+    targets = (values[:, 0] > 45).astype(int)
+
+    def pipeline():
+        ledger = pv.Ledger(None, pv.Budget(4.0, 1e-6))
+        how = {"epsilon": 1.0, "delta": 1e-6, "ledger": ledger, "epochs": 0.5}
+        return make_pipeline(
+            pv.PrivateScaler(epsilon=0.5, delta=1e-6, ledger=ledger), pv.PrivateClassifier(**how)
+        )
+
+    both = pipeline().fit(
+        values, targets, privatescaler__groups=groups, privateclassifier__groups=groups
+    )
+    statement = both[-1].statement_
+    assert statement.unit == "person"
+    assert 1.0 < statement.epsilon <= 1.5
+    with pytest.raises(LedgerError, match="different units"):
+        pipeline().fit(values, targets, privateclassifier__groups=groups)
+
+
+def test_what_learns_nothing_takes_groups_for_nothing():
+    values, groups = visits(10)
+    assert pv.PrivateScaler(bounds=(0, 100)).fit(values, groups=groups).low_ == [0]
+    assert pv.PrivateImputer().fit(values, groups=groups).statistics_ == [0]
+    assert pv.PrivateVectorizer().fit(["a"], groups=["ann"])
+
+
+@pytest.mark.parametrize("kind", ["scaler", "imputer"])
+def test_wrong_groups_are_refused_without_a_charge(kind):
+    values, groups = visits()
+    ledger = pv.Ledger(None, pv.Budget(2.0, 1e-6))
+    with pytest.raises(ArgumentError, match="one identifier for each of"):
+        learner(kind, ledger).fit(values, groups=groups[1:])
+    with pytest.raises(ArgumentError, match="missing") as raised:
+        learner(kind, ledger).fit(values, groups=["secret"] * (len(values) - 1) + [None])
+    assert "secret" not in str(raised.value)
+    assert not ledger.totals()

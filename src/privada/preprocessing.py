@@ -16,22 +16,21 @@ from sklearn.preprocessing import normalize
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from privada import fits
-from privada.accounting import Budget, Ledger, events
+from privada.accounting import Budget, Ledger
 from privada.accounting.calibration import noise_multiplier as calibrated
-from privada.clipping.histograms import histogram_sum
 from privada.core.errors import ArgumentError, DataError
-from privada.core.randomness import make_source
 from privada.core.validation import integer, one_of, positive
-from privada.noise import GaussianNoise
-from privada.query.account import Account
+from privada.data import Units
+from privada.query.histograms import HistogramQuery, statistics_units
+from privada.query.medians import BINS, release_medians
 from privada.selection.planning import default_delta
 from privada.tables import Classes, Number, Schema, Table, estimate_bounds
 
 Numbers = NDArray[np.float64]
 Bounds = tuple[Any, Any] | None
 
-# A median is found to a bin of so many, and if all counts together stand out of their noise.
-_BINS, _OUTSTANDING = 64, 8.0
+# A median is found if all counts together stand so far out of their noise.
+_OUTSTANDING = 8.0
 
 
 def limits(bounds: Any, features: int, of: str = "bounds") -> tuple[Numbers, Numbers]:
@@ -104,8 +103,10 @@ class _Charging(TransformerMixin, fits.Kin, BaseEstimator, ABC):  # type: ignore
         delta: float | None = None,
         ledger: Ledger | str | os.PathLike[str] | None = None,
         seed: int | None = None,
+        unit: str = "record",
     ) -> None:
         self.epsilon, self.delta, self.ledger, self.seed = epsilon, delta, ledger, seed
+        self.unit = unit
 
     @abstractmethod
     def _learns(self) -> bool:
@@ -127,7 +128,9 @@ class _Charging(TransformerMixin, fits.Kin, BaseEstimator, ABC):  # type: ignore
         return found
 
     @contextmanager
-    def _query(self, values: NDArray[Any], instead: str) -> Iterator[tuple[Ledger, Budget, str]]:
+    def _query(
+        self, values: NDArray[Any], units: Units, instead: str
+    ) -> Iterator[tuple[Ledger, Budget, str]]:
         """Give the ledger, the budget and the name of a query to records that are noted."""
         if self.epsilon is None or self.ledger is None:
             raise ArgumentError(
@@ -143,7 +146,7 @@ class _Charging(TransformerMixin, fits.Kin, BaseEstimator, ABC):  # type: ignore
                     "pv.Ledger(path, pv.Budget(epsilon, delta)). Nothing was charged."
                 )
             ledger = Ledger(ledger)
-        usual = default_delta(len(values)) if ledger.budget is None else ledger.budget.delta
+        usual = default_delta(units.size) if ledger.budget is None else ledger.budget.delta
         delta = usual if self.delta is None else self.delta
         budget = Budget(positive("epsilon", self.epsilon), delta)
         run = f"{type(self).__name__}-{os.urandom(4).hex()}"
@@ -188,6 +191,8 @@ class PrivateScaler(OneToOneFeatureMixin, _Charging):  # type: ignore[misc]
         outside: the share of records that may be beyond each estimated bound.
         seed: makes the query reproducible, and not private. An estimator behind it in a Pipeline
             then needs a seed too.
+        unit: what `fit(X, groups=...)` protects all rows of, in the ledger's words; with "record",
+            a person. Give the estimator the same one.
 
     Attributes:
         low_, high_: the bounds of each feature.
@@ -195,7 +200,9 @@ class PrivateScaler(OneToOneFeatureMixin, _Charging):  # type: ignore[misc]
     Guarantee: with bounds, each record is mapped by itself, and fitting learns nothing. Without,
     the charge of `pv.tables.estimate_bounds` is on the ledger before any value is counted, and the
     bounds are what it releases, with noise. What is read before the charge is whether all values
-    are numbers and whether these rows were fitted before, which an error alone would tell.
+    are numbers and whether these rows were fitted before, which an error alone would tell. With
+    `fit(X, groups=...)` one row of each person, chosen at random, is counted, and the charge is for
+    all rows of a person.
 
     Edge cases: values beyond the bounds become -1 or 1, missing ones stay missing. Estimated bounds
     are powers of two, and may be up to twice as wide as the values; a feature whose values do not
@@ -226,20 +233,25 @@ class PrivateScaler(OneToOneFeatureMixin, _Charging):  # type: ignore[misc]
         ledger: Ledger | str | os.PathLike[str] | None = None,
         outside: float = 0.005,
         seed: int | None = None,
+        unit: str = "record",
     ) -> None:
-        super().__init__(epsilon=epsilon, delta=delta, ledger=ledger, seed=seed)
+        super().__init__(epsilon=epsilon, delta=delta, ledger=ledger, seed=seed, unit=unit)
         self.bounds, self.outside = bounds, outside
 
     def _learns(self) -> bool:
         return self.bounds is None
 
-    def fit(self, X: Any, y: Any = None) -> Self:
-        """Take the bounds, or estimate them at a charge."""
+    def fit(self, X: Any, y: Any = None, *, groups: Any = None) -> Self:
+        """Take the bounds, or estimate them at a charge.
+
+        With `groups`, one identifier for each row, the charge protects all rows of a person.
+        """
         values = self._numbers(X, fitting=True)
         if not self._learns():
             self.low_, self.high_ = limits(self.bounds, values.shape[1])
             return self
-        with self._query(values, "bounds=(low, high)") as (ledger, budget, run):
+        units = statistics_units(len(values), groups)
+        with self._query(values, units, "bounds=(low, high)") as (ledger, budget, run):
             names = [str(name) or "unnamed" for name in self.get_feature_names_out()]
             if len(set(names)) < len(names):
                 names = [f"x{place}" for place in range(len(names))]
@@ -256,6 +268,8 @@ class PrivateScaler(OneToOneFeatureMixin, _Charging):  # type: ignore[misc]
                 run=run,
                 outside=self.outside,
                 seed=self.seed,
+                groups=groups,
+                unit=self.unit,
             ).columns
         pairs = [(found[name].low, found[name].high) for name in names]  # type: ignore[union-attr]
         self.low_, self.high_ = np.array(pairs, dtype=np.float64).T
@@ -273,15 +287,16 @@ class PrivateImputer(OneToOneFeatureMixin, _Charging):  # type: ignore[misc]
         fill_value: the constant, a number or one for each feature, known without the data.
         bounds: (low, high), numbers or one for each feature, known without the data: a median is
             looked for between them.
-        epsilon, delta, ledger, seed: as for `PrivateScaler`, for the query.
+        epsilon, delta, ledger, seed, unit: as for `PrivateScaler`, for the query.
 
     Attributes:
         statistics_: what a missing value of each feature becomes.
 
     Guarantee: with a constant, each record is filled in by itself, and fitting learns nothing. For
     medians one Gaussian release of a histogram for each feature is charged, on the ledger before
-    any value is counted; each record is in at most one bin of each. What is read before the charge
-    is as for `PrivateScaler`.
+    any value is counted; each record is in at most one bin of each. With `fit(X, groups=...)`, each
+    person is, by one row that is chosen at random, and the charge is for all rows of a person. What
+    is read before the charge is as for `PrivateScaler`.
 
     Edge cases: a median is the middle of one of 64 bins between the bounds, and the middle of the
     bounds where most values are missing and the others do not stand out of the noise; fewer records
@@ -313,15 +328,19 @@ class PrivateImputer(OneToOneFeatureMixin, _Charging):  # type: ignore[misc]
         delta: float | None = None,
         ledger: Ledger | str | os.PathLike[str] | None = None,
         seed: int | None = None,
+        unit: str = "record",
     ) -> None:
-        super().__init__(epsilon=epsilon, delta=delta, ledger=ledger, seed=seed)
+        super().__init__(epsilon=epsilon, delta=delta, ledger=ledger, seed=seed, unit=unit)
         self.strategy, self.fill_value, self.bounds = strategy, fill_value, bounds
 
     def _learns(self) -> bool:
         return self.strategy != "constant"
 
-    def fit(self, X: Any, y: Any = None) -> Self:
-        """Take the constants, or estimate the medians at a charge."""
+    def fit(self, X: Any, y: Any = None, *, groups: Any = None) -> Self:
+        """Take the constants, or estimate the medians at a charge.
+
+        With `groups`, one identifier for each row, the charge protects all rows of a person.
+        """
         one_of("strategy", self.strategy, ("constant", "median"))
         values = self._numbers(X, fitting=True)
         features = values.shape[1]
@@ -334,24 +353,20 @@ class PrivateImputer(OneToOneFeatureMixin, _Charging):  # type: ignore[misc]
                 "Give bounds that are known without the data, or strategy='constant'."
             )
         low, high = limits(self.bounds, features)
-        with self._query(values, "strategy='constant'") as (ledger, budget, run):
-            sigma = calibrated(
-                epsilon=budget.epsilon, delta=budget.delta, sampling_rate=1.0, steps=1
+        units = statistics_units(len(values), groups)
+        with self._query(values, units, "strategy='constant'") as (ledger, budget, run):
+            query = HistogramQuery(
+                units,
+                ledger,
+                calibrated(epsilon=budget.epsilon, delta=budget.delta, sampling_rate=1.0, steps=1),
+                run=run,
+                stream="medians",
+                unit=self.unit,
+                seed=self.seed,
             )
-            fewest = math.floor(_lost(sigma * math.sqrt(features))) + 1
-            if len(values) < fewest:
-                raise DataError(
-                    f"Expected at least {fewest} records to find medians of {features} columns in "
-                    f"the noise, got {len(values)}. Give a larger epsilon, or "
-                    "strategy='constant'. The query was not charged."
-                )
-            noise = GaussianNoise(make_source(self.seed, "medians"))
-            event = events.gaussian(sigma)
-            receipt = Account(ledger, run=run, purpose="statistics").pay(event)
-            places = (mapped(values, low, high) + 1) / 2 * _BINS
-            bins = np.where(np.isnan(places), -1, np.minimum(places, _BINS - 1)).astype(np.int64)
-            release = noise.release(histogram_sum(list(bins.T), _BINS), receipt, 1)
-        counts = release.value.numpy().reshape(features, _BINS)
+            _refuse_few(query, features)
+            release = release_medians(query, values, low, high)
+        counts = release.value.numpy().reshape(features, BINS)
         self.statistics_ = low + (high - low) * _medians(counts, release.noise_std)
         return self
 
@@ -369,9 +384,19 @@ class PrivateImputer(OneToOneFeatureMixin, _Charging):  # type: ignore[misc]
         return np.where(np.isnan(values), self.statistics_, values)
 
 
+def _refuse_few(query: HistogramQuery, features: int) -> None:
+    fewest = math.floor(_lost(query.noise_multiplier * math.sqrt(features))) + 1
+    if query.units.size < fewest:
+        raise DataError(
+            f"Expected at least {fewest} {query.counted} to find medians of {features} columns in "
+            f"the noise, got {query.units.size}. Give a larger epsilon, or strategy='constant'. "
+            "The query was not charged."
+        )
+
+
 def _lost(noise_std: float) -> float:
     """Return up to how many records together do not stand out of the noise of all bins."""
-    return _OUTSTANDING * noise_std * math.sqrt(_BINS)
+    return _OUTSTANDING * noise_std * math.sqrt(BINS)
 
 
 def _medians(counts: Numbers, noise_std: float) -> Numbers:
@@ -380,7 +405,7 @@ def _medians(counts: Numbers, noise_std: float) -> Numbers:
     until = np.cumsum(counts, axis=1)
     first = np.argmax(until >= total[:, None] / 2, axis=1)
     found = total > _lost(noise_std)
-    return np.where(found, (first + 0.5) / _BINS, 0.5)
+    return np.where(found, (first + 0.5) / BINS, 0.5)
 
 
 def _text(value: Any) -> str:
@@ -451,8 +476,8 @@ class PrivateVectorizer(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         size = integer("n_features", self.n_features)
         return HashingVectorizer(n_features=size, norm=None, **how)
 
-    def fit(self, X: Any, y: Any = None) -> Self:
-        """Check the settings; the texts are not looked at."""
+    def fit(self, X: Any, y: Any = None, *, groups: Any = None) -> Self:
+        """Check the settings; neither the texts nor the groups are looked at."""
         self._counter()
         return self
 

@@ -264,7 +264,7 @@ def test_a_run_that_died_between_charge_and_answer_asks_before_it_pays_again(
 
     asked = ("--target", "age", *QUICK)
     with monkeypatch.context() as patched:
-        patched.setattr("privada.tables.estimating.histogram_sum", dies)
+        patched.setattr("privada.query.histograms.histogram_sum", dies)
         died = train(*asked, epsilon="5")
     assert died.code == 130
     assert "stays charged" in died.err

@@ -21,7 +21,7 @@ _Value = TypeVar("_Value")
 _DIGITS = re.compile(r"[+-]?[0-9]+")
 
 
-class Fault(Exception):
+class CellError(Exception):
     """A cell cannot be used: what was expected, and what to do. It never holds the cell itself."""
 
     def __init__(self, expected: str, remedy: str) -> None:
@@ -29,18 +29,18 @@ class Fault(Exception):
         self.expected, self.remedy = expected, remedy
 
 
-_NO_NUMBER = Fault(
+_NO_NUMBER = CellError(
     "a finite number",
     "Correct it, add it to options.missing, or give the column another kind.",
 )
-_TOO_LARGE = Fault(
+_TOO_LARGE = CellError(
     "a whole number of at most 2^53 either way",
     'A larger one would be rounded: give the column kind = "hashed" or "ignore".',
 )
-_NO_VALUE = Fault("text or a number", "Nested values and other types cannot be used.")
+_NO_VALUE = CellError("text or a number", "Nested values and other types cannot be used.")
 
 
-class Lookup(dict[Cell, _Value]):
+class CellCache(dict[Cell, _Value]):
     """What cells stand for, computed once for each different cell."""
 
     def __init__(self, compute: Callable[[Cell], _Value]) -> None:
@@ -91,7 +91,7 @@ def translate(cells: Any, meaning: Callable[[Any], Any], dtype: Any, column: str
     """Return what each cell stands for, or raise for the column, without a word on which cell."""
     try:
         return np.fromiter(map(meaning, cells), dtype, len(cells))
-    except Fault as fault:
-        expected, remedy = fault.expected, fault.remedy
+    except CellError as error:
+        expected, remedy = error.expected, error.remedy
     # said outside the handler, where no traceback leads to the cell
     raise DataError(f"Expected {expected} in column {column!r}, got something else. {remedy}")

@@ -15,7 +15,7 @@ import scipy.sparse
 from numpy.typing import NDArray
 
 from privada.core.errors import DataError, PrivadaError
-from privada.tables.cells import MISSING, Fault, Lookup, number_of, text_of, translate
+from privada.tables.cells import MISSING, CellCache, CellError, number_of, text_of, translate
 from privada.tables.files import Source, as_path, ending, lines, reading
 from privada.tables.table import Table, as_column
 
@@ -39,10 +39,10 @@ class _Column:
         self._lookup = self._fresh()
         self.size = 0
 
-    def _fresh(self) -> Lookup[Any]:
+    def _fresh(self) -> CellCache[Any]:
         if self._number:
-            return Lookup(lambda cell: number_of(cell and cell.strip(), self._missing))
-        return Lookup(lambda cell: cell and cell.strip())
+            return CellCache(lambda cell: number_of(cell and cell.strip(), self._missing))
+        return CellCache(lambda cell: cell and cell.strip())
 
     def add(self, cells: Sequence[str | None]) -> None:
         """Add the cells of some rows."""
@@ -133,7 +133,7 @@ def _checked_header(header: list[str], path: Path, delimiter: str) -> list[str]:
 def _is_number(cell: str | None) -> bool:
     try:
         number_of(cell, ())
-    except Fault:
+    except CellError:
         return False
     return cell is not None
 
@@ -191,7 +191,7 @@ def _json_record(line: str, path: Path) -> dict[str, Any]:
         )
     try:
         return {name: text_of(value) for name, value in record.items()}
-    except Fault:
+    except CellError:
         pass  # and said outside the handler, where no traceback leads to the value
     raise DataError(
         f"Expected text, numbers, true, false or null as the values in {str(path)!r}, got a nested "

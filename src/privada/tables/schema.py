@@ -14,22 +14,23 @@ from typing import Any
 from privada.core.errors import ArgumentError, DataError
 from privada.core.validation import one_of
 from privada.tables import toml
+from privada.tables.bag_of_words import Vocabulary
 from privada.tables.cells import MISSING
-from privada.tables.files import Source, as_path, lines, write_text
-from privada.tables.kinds import (
+from privada.tables.columns import (
+    COLUMN_TYPES,
     DEFAULT_BOUND,
-    KINDS,
     Category,
     Classes,
+    ColumnType,
     Ignore,
-    Kind,
     Matrix,
     Number,
+    Person,
     Range,
     Target,
     Text,
 )
-from privada.tables.words import Vocabulary
+from privada.tables.files import Source, as_path, lines, write_text
 
 _FEATURES_OF_TEXT = 4096
 # Features are kept sparse from this width on, if at most one in so many can differ from zero.
@@ -63,7 +64,7 @@ class Schema:
     """
 
     target: Target
-    columns: Mapping[str, Kind]
+    columns: Mapping[str, ColumnType]
     missing: Sequence[str] = MISSING
     folder: Path = field(default=Path(), compare=False)
 
@@ -76,14 +77,21 @@ class Schema:
                 f"Expected target to be Classes or Range, got target={self.target!r}."
             )
         for name, kind in self.columns.items():
-            if not isinstance(kind, tuple(KINDS.values())):
+            if not isinstance(kind, tuple(COLUMN_TYPES.values())):
                 raise ArgumentError(f"Expected column {name!r} to have a kind, got {kind!r}.")
         if self.target.column in self.columns:
             raise ArgumentError(
                 f"Expected the target {self.target.column!r} not to be a column as well, which "
                 "would predict it from itself. Remove it from the columns."
             )
-        if len(self.ignored) == len(self.columns):
+        persons = [name for name, kind in self.columns.items() if isinstance(kind, Person)]
+        if len(persons) > 1:
+            raise ArgumentError(
+                f"Expected one column of identifiers at most, got {', '.join(map(repr, persons))}. "
+                "Keep the one whose rows are to be protected together, and give the other kind = "
+                '"ignore".'
+            )
+        if len(self.unused) == len(self.columns):
             raise ArgumentError(
                 "Expected at least one column to predict from, got none that is not ignored."
             )
@@ -146,14 +154,42 @@ class Schema:
         return self._bounded("default")
 
     def _bounded(self, how: str) -> tuple[str, ...]:
-        named: list[tuple[str, Kind | Target]] = [*self.columns.items()]
+        named: list[tuple[str, ColumnType | Target]] = [*self.columns.items()]
         named.append((self.target.column, self.target))
         return tuple(name for name, kind in named if getattr(kind, "bounds", "") == how)
 
     @property
     def ignored(self) -> frozenset[str]:
-        """The columns that are not used."""
+        """The columns that are not read."""
         return frozenset(n for n, kind in self.columns.items() if isinstance(kind, Ignore))
+
+    @property
+    def unused(self) -> frozenset[str]:
+        """The columns that are no features: those that are ignored, and that of the persons."""
+        return self.ignored if self.person is None else self.ignored | {self.person}
+
+    @property
+    def person(self) -> str | None:
+        """The column that says to which person a row belongs, None if each row is a record."""
+        found = (n for n, kind in self.columns.items() if isinstance(kind, Person))
+        return next(found, None)
+
+    def with_person(self, column: str) -> "Schema":
+        """Return the schema with a column of identifiers, whatever it was before.
+
+        Example:
+            >>> from privada.tables import Classes, Number, Schema
+            >>> schema = Schema(Classes("sick", ["no", "yes"]), {"age": Number(low=0, high=100)})
+            >>> schema.with_person("patient").person
+            'patient'
+        """
+        if column == self.target.column:
+            raise ArgumentError(
+                f"Expected a person column other than the target, got {column!r}. Name the column "
+                "of identifiers."
+            )
+        others = {n: kind for n, kind in self.columns.items() if not isinstance(kind, Person)}
+        return replace(self, columns={**others, column: Person()})
 
     @property
     def number_columns(self) -> frozenset[str]:
@@ -187,7 +223,8 @@ class Schema:
 
         Names that are not of a header, but keys of records, are not shown.
         """
-        wanted = [name for name in self.columns if name not in self.ignored]
+        unneeded = self.ignored if target else self.unused
+        wanted = [name for name in self.columns if name not in unneeded]
         for name in [self.target.column, *wanted] if target else wanted:
             if name not in names:
                 found = f"columns {', '.join(map(repr, names))}.{_near(name, names)}"
@@ -255,7 +292,7 @@ class Schema:
     def to_toml(self, comment: str = "", folder: Source | None = None) -> str:
         """Return the schema as TOML, with paths as seen from a folder."""
         seen = self.folder if folder is None else Path(folder)
-        names = {kind: name for name, kind in KINDS.items()}
+        names = {kind: name for name, kind in COLUMN_TYPES.items()}
         sections: list[tuple[str, Mapping[str, Any]]] = [("target", _keys(self.target))]
         if self.missing != MISSING:
             sections.append(("options", {"missing": list(self.missing)}))
@@ -355,10 +392,10 @@ def _target(held: dict[str, Any], path: str) -> Target:
     return _made(made, where, held)  # type: ignore[no-any-return]
 
 
-def _kind(name: str, held: dict[str, Any], path: str) -> Kind:
+def _kind(name: str, held: dict[str, Any], path: str) -> ColumnType:
     where = f"In [columns.{toml.key(name)}] of {path!r}"
     with _saying(where):
-        kind = KINDS[one_of("kind", held.get("kind"), KINDS)]
+        kind = COLUMN_TYPES[one_of("kind", held.get("kind"), COLUMN_TYPES)]
     given = {key: value for key, value in held.items() if key != "kind"}
     return _made(kind, where, given)  # type: ignore[no-any-return]
 

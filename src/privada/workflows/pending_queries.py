@@ -1,7 +1,7 @@
 """What is not known of a private table yet, and the charged queries that find it."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -11,8 +11,9 @@ from privada import tables
 from privada.accounting import Budget, Ledger
 from privada.accounting.events import Tally
 from privada.core.errors import ArgumentError, DataError
-from privada.tables.estimating import bounds_question, classes_question
-from privada.tables.kinds import Target
+from privada.tables.columns import Target
+from privada.tables.private_bounds import bounds_question
+from privada.tables.private_classes import classes_question
 from privada.workflows.options import TableOptions
 from privada.workflows.table_rows import TableRows, target_name
 
@@ -51,27 +52,29 @@ class TrainingData:
 class PendingQueries:
     """What is not known of the private rows yet, and the queries that find it.
 
-    `target` is None where its classes are not known; `answers` holds what was answered before.
+    `target` is None where its classes are not known; `answers` holds what was answered before;
+    `unit` is what a person is called, None if queries protect rows.
     """
 
     target: Target | None
-    queries: tables.Queries
-    answers: tables.Answers
+    queries: tables.QueryPlan
+    answers: tables.AnswerCache
+    unit: str | None
 
     def unpaid(self, schema: tables.Schema, ledger: Ledger, run: str) -> Tally:
         """Return what is still to be charged, by a schema with the columns that are asked for."""
         classes = bounds = False
         if self.queries.classes is not None:
-            asked = classes_question(self.queries.classes)
+            asked = classes_question(self.queries.classes, unit=self.unit)
             classes = self.answers.will_charge(asked, ledger=ledger, run=run)
         if self.queries.bounds:
-            asked = bounds_question(schema)
+            asked = bounds_question(schema, unit=self.unit)
             bounds = self.answers.will_charge(asked, ledger=ledger, run=run, default={})
         return self.queries.tally(classes=classes, bounds=bounds)
 
 
 def pending_queries(
-    rows: TableRows, options: TableOptions, budget: Budget, answers: tables.Answers
+    rows: TableRows, options: TableOptions, budget: Budget, answers: tables.AnswerCache
 ) -> PendingQueries:
     """Return what is to be found by charged queries; refuse what cannot be, before any of them."""
     target = _known_target(rows.types, options) if rows.schema is None else rows.schema.target
@@ -82,13 +85,8 @@ def pending_queries(
         classes=target_name(options) if target is None else None,
         bounds=schema.pending,
     )
-    if queries.count and options.person is not None:
-        raise ArgumentError(
-            "Expected bounds and classes to be known with --person, got columns whose bounds or "
-            "classes would have to be estimated. Give --schema, or --public, or name the classes "
-            "with --class."
-        )
-    return PendingQueries(target, queries, answers)
+    unit = None if options.person is None else options.unit_name
+    return PendingQueries(target, queries, answers, unit)
 
 
 def dry_run_data(
@@ -110,8 +108,8 @@ def dry_run_data(
     if pending.target is None:
         targets = np.arange(rows.private.size) % 2
         train = tables.encode_inputs(rows.private, schema), targets
-        public = None if rows.public is None else tables.encode(rows.public, schema).data
-        return TrainingData(train, public, schema, rows.units, (), rows.persons)
+        persons = tables.identifiers(rows.private, schema)
+        return TrainingData(train, _public_data(rows, schema), schema, rows.units, (), persons)
     return _encoded(rows, schema, ())
 
 
@@ -127,6 +125,7 @@ def ask_and_encode(
         schema = tables.estimate_bounds(
             rows.private, schema, ledger=ledger, run=run, seed=options.seed,
             noise_multiplier=pending.queries.noise_multiplier, answers=pending.answers,
+            unit=options.unit_name,
         )  # fmt: skip
     schema = tables.default_bounds(schema)
     if schema.defaulted:
@@ -154,21 +153,24 @@ def encode_known(rows: TableRows, options: TableOptions) -> TrainingData:
 
 
 def _encoded(rows: TableRows, schema: tables.Schema, assumptions: tuple[str, ...]) -> TrainingData:
-    private, persons = rows.private, rows.persons
-    target = schema.target
-    if persons is not None and getattr(target, "others", "refuse") == "leave-out":
-        assert isinstance(target, tables.Classes)
-        listed = frozenset(target.classes)  # the rows that encode keeps
-        kept = np.array([each in listed for each in private.texts(target.column)], dtype=bool)
-        private, persons = private.take(kept), persons[kept]
+    encoded = tables.encode(rows.private, schema)
     return TrainingData(
-        train=tables.encode(private, schema).data,
-        public=None if rows.public is None else tables.encode(rows.public, schema).data,
+        train=encoded.data,
+        public=_public_data(rows, schema),
         schema=schema,
         population=rows.units,
         assumptions=assumptions,
-        persons=persons,
+        persons=encoded.groups,
     )
+
+
+def _public_data(rows: TableRows, schema: tables.Schema) -> tuple[Any, Any] | None:
+    """Return the public rows, encoded; whose they are does not matter, and may be absent."""
+    if rows.public is None:
+        return None
+    if schema.person is not None:
+        schema = replace(schema, columns={**schema.columns, schema.person: tables.Ignore()})
+    return tables.encode(rows.public, schema).data
 
 
 def _defaults(columns: tuple[str, ...]) -> str:
@@ -203,6 +205,7 @@ def _found_classes(
     found = tables.estimate_classes(
         rows.private, column, ledger=ledger, run=run, seed=options.seed,
         noise_multiplier=pending.queries.noise_multiplier, answers=pending.answers,
+        groups=rows.persons, unit=options.unit_name,
     )  # fmt: skip
     if len(found) < 2:
         raise DataError(
@@ -230,6 +233,5 @@ def _schema_of_types(
             )
         if name != options.target:
             columns[name] = kinds[kind]()
-    if options.person is not None:
-        columns[options.person] = tables.Ignore()
-    return tables.Schema(target, columns)
+    schema = tables.Schema(target, columns)
+    return schema if options.person is None else schema.with_person(options.person)

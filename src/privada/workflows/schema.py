@@ -44,9 +44,9 @@ def draft_schema(
         True
     """
     if public:
-        text = tables.draft(tables.read(table), target=target, public=True).to_toml(_PUBLIC)
+        text = tables.infer_schema(tables.read(table), target=target, public=True).to_toml(_PUBLIC)
     else:
-        text = tables.draft_types(table, target=target)
+        text = tables.schema_template(table, target=target)
     if output is not None:
         write_text(output, text, replace=False)
     return text

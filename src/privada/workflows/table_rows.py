@@ -2,18 +2,20 @@
 
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from privada import tables
 from privada.core.errors import ArgumentError, DataError
-from privada.tables.cells import MISSING
 from privada.tables.encoding import public_texts
 from privada.workflows.options import TableOptions
 
 _TOLD = "What the columns are, their bounds and classes, was said without looking at these records."
+
+
+_Options = TypeVar("_Options", bound=TableOptions)
 
 
 @dataclass(frozen=True)
@@ -43,6 +45,22 @@ class TableRows:
         return self.private.size if self.persons is None else len(set(self.persons.tolist()))
 
 
+def with_person_of_schema(options: _Options) -> _Options:
+    """Return the options with the column of persons that their schema names, if it names one.
+
+    So a schema that says whose a row is protects persons, whatever else is asked for.
+    """
+    named = None if options.schema is None else tables.Schema.read(options.schema).person
+    if named is None or options.person == named:
+        return options
+    if options.person is not None:
+        raise ArgumentError(
+            f"Expected --person to be left out or {named!r}, as the schema says, got "
+            f"{options.person!r}."
+        )
+    return replace(options, person=named)
+
+
 def read_rows(path: Path, options: TableOptions, known: Path | None = None) -> TableRows:
     """Return the rows and what is known of them without a look at private values.
 
@@ -50,25 +68,23 @@ def read_rows(path: Path, options: TableOptions, known: Path | None = None) -> T
     """
     schema = _given_schema(options, known)
     said: tuple[str, ...] = (_TOLD,)
-    whole = tables.read(path, schema=_with_person(schema, options.person, tables.Hashed()))
-    schema = _with_person(schema, options.person, tables.Ignore())
-    table, persons = _without_person(whole, options)
-    chosen = _public_rows(whole, options)
+    table = tables.read(path, schema=schema)
+    if options.person is not None:
+        _check_person(table, options.person)
+    chosen = _public_rows(table, options)
     private, public = table, None
     if chosen is not None:
         private, public = table.take(~chosen), table.take(chosen)
-        persons = None if persons is None else persons[~chosen]
     if options.public is not None:
         if public is not None:
             raise ArgumentError("Expected one of --public and --public-rows, got both.")
         public = _public_table(path, private, options, schema)
-    if persons is not None:
-        _refuse_nobody(persons, options, schema)
     if schema is not None:
         _refuse_private_texts(schema, path, private)
     types = {} if schema is not None else _types(path, options)
     if schema is None and public is not None:
         schema, said = _schema_of_public_rows(public, options)
+    persons = None if options.person is None else private.texts(options.person)
     return TableRows(private, public, schema, types, said, persons)
 
 
@@ -89,58 +105,14 @@ def _given_schema(options: TableOptions, known: Path | None) -> tables.Schema | 
             f"Expected --target to be left out or {schema.target.column!r}, as the schema says, "
             f"got {options.target!r}."
         )
-    kind = schema.columns.get(options.person or "", tables.Ignore())
-    if options.person == schema.target.column or not isinstance(kind, tables.Ignore):
-        raise ArgumentError(
-            f"Expected --person to be a column that is no target and no feature, got "
-            f'{options.person!r}. Give the column kind = "ignore" in the schema, or leave it out.'
-        )
-    return schema
+    return schema if options.person is None else schema.with_person(options.person)
 
 
-# ---------------------------------------------------------------------- persons
-
-
-def _with_person(
-    schema: tables.Schema | None, person: str | None, kind: tables.Hashed | tables.Ignore
-) -> tables.Schema | None:
-    """Return the schema with the column of persons as a column of some kind."""
-    if schema is None or person is None:
-        return schema
-    return replace(schema, columns={**schema.columns, person: kind})
-
-
-def _without_person(
-    table: tables.Table, options: TableOptions
-) -> tuple[tables.Table, NDArray[Any] | None]:
-    """Return the table without the column of persons, and that column."""
-    person = options.person
-    if person is None:
-        return table, None
+def _check_person(table: tables.Table, person: str) -> None:
     if person not in table.names:
         named = f" Its columns: {', '.join(table.names)}." if table.has_header else ""
         raise ArgumentError(
             f"Expected --person to be a column of the table, got {person!r}.{named}"
-        )
-    return _dropped(table, person), table.texts(person)
-
-
-def _dropped(table: tables.Table, name: str) -> tables.Table:
-    kept = {other: values for other, values in table.columns.items() if other != name}
-    if not kept:
-        raise DataError(f"Expected other columns than {name!r} in the table, got none.")
-    return tables.Table.of_columns(kept, has_header=table.has_header)
-
-
-def _refuse_nobody(
-    persons: NDArray[Any], options: TableOptions, schema: tables.Schema | None
-) -> None:
-    """Raise if some private row is nobody's: whose rows these are decides what is protected."""
-    missing = frozenset(MISSING if schema is None else schema.missing)
-    if any(each is None or each in missing for each in persons.tolist()):
-        raise DataError(
-            f"Expected a person in every row of column {options.person!r}, got a missing value. "
-            "Remove rows without one, or give each the identifier of its person."
         )
 
 
@@ -153,10 +125,17 @@ def _public_table(
     assert options.public is not None
     _refuse_same_file("--public", Path(options.public), path)
     public = tables.read(Path(options.public), schema=schema)
-    if options.person is not None and options.person in public.names:
-        public = _dropped(public, options.person)
-    tables.refuse_overlap(public, private, schema)
+    # identifiers must not hide that rows are shared
+    shown, hidden = (_without_person(each, options.person) for each in (public, private))
+    tables.refuse_overlap(shown, hidden, schema)
     return public
+
+
+def _without_person(table: tables.Table, person: str | None) -> tables.Table:
+    kept = {name: values for name, values in table.columns.items() if name != person}
+    if not kept:
+        raise DataError(f"Expected other columns than {person!r} in a table, got none.")
+    return tables.Table.of_columns(kept, has_header=table.has_header)
 
 
 def _refuse_same_file(name: str, public: Path, private: Path) -> None:
@@ -218,7 +197,8 @@ def _schema_of_public_rows(
 ) -> tuple[tables.Schema, tuple[str, ...]]:
     """Return a schema from public rows, and what it rests on."""
     target = target_name(options)
-    drafted = tables.draft(public, target=target, public=True)
+    shown = _without_person(public, options.person)
+    drafted = tables.infer_schema(shown, target=target, public=True)
     columns = {**drafted.columns, **{name: tables.Text() for name in options.text}}
     drafted = replace(drafted, columns=columns)
     if options.classes:
@@ -227,6 +207,6 @@ def _schema_of_public_rows(
         f"Bounds, categories and classes are those of {public.size:,} rows that were declared "
         "public."
     )
-    made = _with_person(drafted, options.person, tables.Ignore())
-    assert made is not None
-    return made, (said,)
+    if options.person is not None:
+        drafted = drafted.with_person(options.person)
+    return drafted, (said,)

@@ -29,7 +29,7 @@ from privada.workflows.pending_queries import (
     dry_run_data,
     pending_queries,
 )
-from privada.workflows.table_rows import TableRows, read_rows
+from privada.workflows.table_rows import TableRows, read_rows, with_person_of_schema
 
 # A run that is killed loses at most one in so many of its steps.
 _CHECKPOINTS = 50
@@ -133,6 +133,7 @@ def train_table(
         >>> trained.statement.epsilon <= 2.0, trained.output.name
         (True, 'patients-private')
     """
+    options = with_person_of_schema(options)
     source = Path(table)
     place = default_output(source) if output is None else Path(output)
     folder = (RunFolder.reopen if resume else RunFolder.create)(place, options)
@@ -141,7 +142,7 @@ def train_table(
         run = folder.run_name(source)
         folder.check_ledger()
         rows = read_rows(source, options, folder.schema)
-        answers = tables.Answers(folder.answers, when_lost=options.when_lost)
+        answers = tables.AnswerCache(folder.answers, when_lost=options.when_lost)
         budget = options.budget(rows.units)
         pending = pending_queries(rows, options, budget, answers)
         if not rows.complete:

@@ -23,7 +23,7 @@ from privada.workflows.charges import telling_charges
 from privada.workflows.folders import new_folder, refuse_existing
 from privada.workflows.options import TuneOptions
 from privada.workflows.pending_queries import TrainingData, encode_known
-from privada.workflows.table_rows import read_rows
+from privada.workflows.table_rows import read_rows, with_person_of_schema
 from privada.workflows.train import table_score
 
 # What is chosen among where nothing is said. Methods whose steps have a size of their own take
@@ -226,6 +226,7 @@ def tune_table(
         >>> tuned.selection.epsilon() <= 2.0
         True
     """
+    options = with_person_of_schema(options)
     place = None if output is None else Path(output)
     ledger = None if options.ledger is None else Path(options.ledger)
     with telling_charges(ledger, RESUMES):

@@ -15,10 +15,10 @@ from privada.tables import (
     Schema,
     Table,
     Text,
-    draft,
-    draft_types,
     encode,
+    infer_schema,
     read,
+    schema_template,
 )
 from tests.datasets import data_folder
 
@@ -27,7 +27,7 @@ ROWS = 200
 
 def kind_of(values):
     table = Table({"x": values, "also": [1] * len(values), "y": ["a", "b"] * (len(values) // 2)})
-    return draft(table, target="y", public=True).columns["x"]
+    return infer_schema(table, target="y", public=True).columns["x"]
 
 
 @pytest.mark.parametrize(
@@ -64,7 +64,7 @@ def test_kinds_are_drafted_from_public_values(values, kind):
     ],
 )
 def test_the_task_is_drafted_from_the_target(values, target):
-    assert draft(Table({"x": values, "y": values}), target="y", public=True).target == target
+    assert infer_schema(Table({"x": values, "y": values}), target="y", public=True).target == target
 
 
 @given(st.lists(st.floats(-1e9, 1e9), min_size=2))
@@ -77,16 +77,16 @@ def test_drafted_bounds_hold_all_values(values):
 @pytest.mark.parametrize("public", [False, None, 1])
 def test_values_are_not_looked_at_unless_they_are_public(public):
     with pytest.raises(ArgumentError, match="public=True"):
-        draft(Table({"x": [1], "y": [1]}), target="y", public=public)
+        infer_schema(Table({"x": [1], "y": [1]}), target="y", public=public)
 
 
 def test_the_target_must_be_there():
     with pytest.raises(ArgumentError, match="target='z'"):
-        draft(Table({"x": [1], "y": [1]}), target="z", public=True)
+        infer_schema(Table({"x": [1], "y": [1]}), target="z", public=True)
     with pytest.raises(DataError, match="values in the target"):
-        draft(Table({"x": [1], "y": [None]}), target="y", public=True)
+        infer_schema(Table({"x": [1], "y": [None]}), target="y", public=True)
     with pytest.raises(ArgumentError, match="at least 2"):
-        draft(Table({"x": [1], "y": ["a"]}), target="y", public=True)
+        infer_schema(Table({"x": [1], "y": ["a"]}), target="y", public=True)
 
 
 # ---------------------------------------------------------------------- types alone
@@ -100,14 +100,14 @@ def private(tmp_path):
 
 
 def test_a_draft_from_types_depends_on_types_alone(private):
-    first = draft_types(private, target="sick")
+    first = schema_template(private, target="sick")
     private.write_text("age,town,sick\n-1e9,secret,maybe\nx,y\n")
-    assert draft_types(private, target="sick") == first
+    assert schema_template(private, target="sick") == first
 
 
 def test_a_draft_from_types_is_refused_until_it_is_filled_in(private, tmp_path):
     path = tmp_path / "schema.toml"
-    text = draft_types(private, target="sick")
+    text = schema_template(private, target="sick")
     steps = [
         ('classes = "?"', 'classes = ["no", "yes"]', "classes"),
         ('low = "?"', "low = 0", "low"),
@@ -125,26 +125,26 @@ def test_a_draft_from_types_is_refused_until_it_is_filled_in(private, tmp_path):
 
 
 def test_a_target_of_numbers_may_be_either_task(private):
-    text = draft_types(private, target="age")
+    text = schema_template(private, target="age")
     assert 'low = "?"' in text
     assert "If the target is a class" in text
 
 
 def test_types_of_archives_and_text(tmp_path):
     np.savez(tmp_path / "t.npz", x=np.zeros((2, 5)), y=np.zeros(2), s=np.array(["a", "b"]))
-    text = draft_types(tmp_path / "t.npz", target="y")
+    text = schema_template(tmp_path / "t.npz", target="y")
     assert 'kind = "matrix"\nwidth = 5\nlow = "?"' in text
     assert '[columns.s]\nkind = "hashed"' in text
     (tmp_path / "t.txt").write_text("words\n")
     with pytest.raises(ArgumentError, match="target='y'"):
-        draft_types(tmp_path / "t.txt", target="y")
+        schema_template(tmp_path / "t.txt", target="y")
 
 
 def test_adult_is_drafted():
     path = data_folder("adult.csv.gz") / "adult.csv.gz"
-    schema = draft(read(path), target="income", public=True)
+    schema = infer_schema(read(path), target="income", public=True)
     assert schema.target == Classes("income", ["<=50K", ">50K"])
     assert schema.columns["age"] == Number(17, 90)
     assert schema.columns["capital_gain"].scale == "log"
     assert len(schema.columns["native_country"].values) == 41
-    assert 'kind = "hashed"' in draft_types(path, target="income")
+    assert 'kind = "hashed"' in schema_template(path, target="income")

@@ -1,4 +1,4 @@
-"""Answers to charged queries, kept so that no question is paid for twice."""
+"""AnswerCache to charged queries, kept so that no question is paid for twice."""
 
 import json
 from collections.abc import Callable, Mapping
@@ -13,7 +13,7 @@ from privada.tables.files import Source, as_path, write_durably
 WHEN_LOST = ("refuse", "pay-again", "defaults")
 
 
-class Answers:
+class AnswerCache:
     """A file with the answers to charged queries of one run: a question that has one costs nothing.
 
     An answer is a release, so it may be kept. A charge whose answer is not here was lost: the
@@ -33,12 +33,12 @@ class Answers:
 
     Example:
         >>> import numpy as np, tempfile, privada as pv
-        >>> from privada.tables import Answers, Classes, Number, Schema, Table, estimate_bounds
+        >>> from privada.tables import AnswerCache, Classes, Number, Schema, Table, estimate_bounds
         >>> schema = Schema(Classes("sick", ["no", "yes"]), {"age": Number(bounds="estimate")})
         >>> table = Table({"age": np.arange(4000) % 50 + 20, "sick": ["no", "yes"] * 2000})
         >>> ledger = pv.Ledger(None, pv.Budget(1.0, 1e-6), dataset="patients")
         >>> with tempfile.TemporaryDirectory() as folder:
-        ...     answers = Answers(f"{folder}/answers.json")
+        ...     answers = AnswerCache(f"{folder}/answers.json")
         ...     for _ in range(2):
         ...         found = estimate_bounds(
         ...             table, schema, ledger=ledger, noise_multiplier=20.0, answers=answers

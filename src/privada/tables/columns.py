@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from privada.core.errors import ArgumentError
 from privada.core.validation import integer, one_of, printable_text, real
-from privada.tables.cells import Fault, text_of
+from privada.tables.cells import CellError, text_of
 
 Numbers = NDArray[np.float64]
 
@@ -65,7 +65,7 @@ def _listed(name: str, values: Any, least: int, remedy: str) -> tuple[str, ...]:
         raise ArgumentError(f"Expected {name} to be a list, got {name}={values!r}. {remedy}")
     try:
         texts = [text_of(value) for value in values]
-    except Fault:
+    except CellError:
         texts = [None]
     known = tuple(text for text in texts if text is not None)
     if len(known) < len(texts):
@@ -286,14 +286,41 @@ class Ignore:
         return []
 
 
-Kind = Number | Category | Hashed | Text | Matrix | Ignore
-KINDS: dict[str, type[Kind]] = {
+@dataclass(frozen=True)
+class Person:
+    """The column of identifiers: rows with one identifier are all rows of one person.
+
+    It is never a feature. `encode` gives its values as `groups`, which a `Trainer` takes, and
+    queries for bounds then protect all rows of a person. A table to predict from need not have it.
+
+    Guarantee: nothing of an identifier gets into a feature, a name or an error.
+
+    Edge cases: a missing identifier is refused, without a word on which row. Two spellings of one
+    identifier are two persons.
+
+    Example:
+        >>> from privada.tables import Classes, Number, Person, Schema, Table, encode
+        >>> columns = {"patient": Person(), "age": Number(low=0, high=100)}
+        >>> schema = Schema(Classes("sick", ["no", "yes"]), columns)
+        >>> table = Table({"patient": [7, 7], "age": [25, 75], "sick": ["no", "yes"]})
+        >>> encode(table, schema).groups.tolist(), encode(table, schema).names
+        (['7', '7'], ('age',))
+    """
+
+    def features(self, column: str) -> list[str]:
+        """Return no names."""
+        return []
+
+
+ColumnType = Number | Category | Hashed | Text | Matrix | Ignore | Person
+COLUMN_TYPES: dict[str, type[ColumnType]] = {
     "number": Number,
     "category": Category,
     "hashed": Hashed,
     "text": Text,
     "matrix": Matrix,
     "ignore": Ignore,
+    "person": Person,
 }
 
 

@@ -11,7 +11,8 @@ from privada.accounting.calibration import noise_multiplier as calibrated
 from privada.accounting.events import Tally
 from privada.core.errors import DataError
 from privada.core.validation import integer
-from privada.tables.estimating import FAILURE_SHARE, LEAST_RATIO, records_for_classes
+from privada.tables.private_bounds import LEAST_RATIO
+from privada.tables.private_classes import FAILURE_SHARE, records_for_classes
 
 # The shares of epsilon that are tried, from the least on.
 _SHARES = (0.1, 0.15, 0.2, 0.25, 0.3)
@@ -22,7 +23,7 @@ _CLASSES = 3
 
 
 @dataclass(frozen=True)
-class Queries:
+class QueryPlan:
     """The queries that find the classes and the bounds of a table, all with the same noise.
 
     `classes` is the column of the classes, None if they are known. `bounds` are the columns whose
@@ -64,17 +65,23 @@ def plan_queries(
     *,
     classes: str | None = None,
     bounds: tuple[str, ...] | list[str] = (),
-) -> Queries:
+    unit: str = "record",
+) -> QueryPlan:
     """Return the queries for a table, with the least share of a budget that is enough for them.
 
     They cost a tenth of epsilon by themselves where there are many records, and up to three tenths
     where there are few. Bounds for which that is not enough are not asked for, at no cost.
 
     Args:
-        records: how many records the table has, taken as public.
+        records: how many records the table has, taken as public; how many persons, where queries
+            protect all rows of a person.
         budget: what they and the training may cost together.
         classes: the column whose classes are not known.
         bounds: the columns whose bounds are not known.
+        unit: the name of what is counted, for errors.
+
+    Returns:
+        The queries.
 
     Guarantee: no data is read. Nothing is charged.
 
@@ -103,13 +110,13 @@ def plan_queries(
         if found and (classes is None or records >= records_for_classes(sigma, _CLASSES, failure)):
             break
     if columns and records < LEAST_RATIO * sigma * math.sqrt(len(columns)):
-        known = plan_queries(records, budget, classes=classes)
-        return Queries(classes, (), columns, known.share, known.noise_multiplier, failure)
+        known = plan_queries(records, budget, classes=classes, unit=unit)
+        return QueryPlan(classes, (), columns, known.share, known.noise_multiplier, failure)
     needed = records_for_classes(sigma, failure=failure) if classes is not None else 0
     if records < needed:
         raise DataError(
-            f"Expected at least {needed:,} records to find the classes of "
+            f"Expected at least {needed:,} {unit}s to find the classes of "
             f"{classes!r} within {share:.0%} of {budget}, got {records:,}. Name the classes, or "
             "allow a larger epsilon."
         )
-    return Queries(classes, columns, (), share, sigma, failure)
+    return QueryPlan(classes, columns, (), share, sigma, failure)

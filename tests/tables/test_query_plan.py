@@ -1,4 +1,4 @@
-"""Queries before training are planned together, from public numbers alone."""
+"""QueryPlan before training are planned together, from public numbers alone."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""Drafts of a schema: from public values, or from the names and types of columns alone."""
+"""Schemas by inference: from public values, or from the names and types of columns alone."""
 
 import math
 from typing import Any
@@ -8,19 +8,19 @@ import numpy as np
 from privada.core.errors import ArgumentError, DataError
 from privada.tables import toml
 from privada.tables.cells import MISSING
-from privada.tables.files import Source
-from privada.tables.kinds import (
+from privada.tables.columns import (
     Category,
     Classes,
+    ColumnType,
     Hashed,
     Ignore,
-    Kind,
     Matrix,
     Number,
     Range,
     Target,
     Text,
 )
+from privada.tables.files import Source
 from privada.tables.reading import column_types
 from privada.tables.schema import Schema
 from privada.tables.table import Numbers, Table
@@ -35,13 +35,14 @@ _WORDS_OF_TEXT, _ROWS_TO_TELL = 5, 20
 _SKEWED, _FAR = 1 / 20, 100
 
 
-def draft(table: Table, *, target: str, public: bool) -> Schema:
-    """Return a schema drafted from the values of a public table.
+def infer_schema(table: Table, *, target: str, public: bool, person: str | None = None) -> Schema:
+    """Return a schema that is inferred from the values of a public table.
 
     Numbers get bounds, rounded outwards to two digits of their span, and the log scale where they
     are skewed. Text gets a list of values with room for others if there are at most 64, else
     buckets; text of several words is a bag of words; text of which no two are the same is ignored.
-    A target of at most 10 whole numbers, or of text, is classes; else it is a number.
+    A target of at most 10 whole numbers, or of text, is classes; else it is a number. The column
+    that `person` names holds identifiers, and no features come from it.
 
     Guarantee: none for this table: whoever is in it gets no protection. It must be public, which
     `public=True` declares.
@@ -49,9 +50,9 @@ def draft(table: Table, *, target: str, public: bool) -> Schema:
     Edge cases: a column without any value is ignored.
 
     Example:
-        >>> from privada.tables import Table, draft
+        >>> from privada.tables import Table, infer_schema
         >>> table = Table({"age": [18, 41, 67], "sex": list("FMF"), "sick": ["no", "yes", "no"]})
-        >>> print(draft(table, target="sick", public=True).to_toml())
+        >>> print(infer_schema(table, target="sick", public=True).to_toml())
         [target]
         column = "sick"
         classes = ["no", "yes"]
@@ -69,19 +70,23 @@ def draft(table: Table, *, target: str, public: bool) -> Schema:
     """
     if public is not True:
         raise ArgumentError(
-            f"Expected public=True, got public={public!r}. A draft from values looks at all of "
-            "them: declare the table public, or use draft_types."
+            f"Expected public=True, got public={public!r}. A schema from values looks at all of "
+            "them: declare the table public, or use schema_template."
         )
-    _check_target(target, table.names)
-    columns = {name: _kind(table, name) for name in table.names if name != target}
-    return Schema(_target(table, target), columns)
+    _check_column("target", target, table.names)
+    inputs = [name for name in table.names if name not in (target, person)]
+    schema = Schema(_target(table, target), {name: _column_type(table, name) for name in inputs})
+    if person is None:
+        return schema
+    _check_column("person", person, table.names)
+    return schema.with_person(person)
 
 
-def _check_target(target: str, names: Any) -> None:
-    if target not in names:
+def _check_column(argument: str, name: str, names: Any) -> None:
+    if name not in names:
         listed = ", ".join(map(repr, names))
         raise ArgumentError(
-            f"Expected target to be one of the columns {listed}, got target={target!r}."
+            f"Expected {argument} to be one of the columns {listed}, got {argument}={name!r}."
         )
 
 
@@ -117,7 +122,7 @@ def _scale(numbers: Numbers, low: float, high: float) -> str:
     return "log" if skewed else "linear"
 
 
-def _kind(table: Table, name: str) -> Kind:
+def _column_type(table: Table, name: str) -> ColumnType:
     if table.columns[name].ndim == 2:
         return _matrix(table.columns[name])
     values = _values(table, name)
@@ -138,7 +143,7 @@ def _kind(table: Table, name: str) -> Kind:
     return Hashed(min(max(buckets, _FEWEST_BUCKETS), _MOST_BUCKETS))
 
 
-def _matrix(values: Any) -> Kind:
+def _matrix(values: Any) -> ColumnType:
     sparse = not isinstance(values, np.ndarray)
     held = values.data if sparse else values
     known = held[np.isfinite(held)].astype(np.float64)
@@ -164,12 +169,13 @@ def _target(table: Table, name: str) -> Target:
 _UNKNOWN = "?"
 
 
-def draft_types(path: Source, *, target: str) -> str:
+def schema_template(path: Source, *, target: str, person: str | None = None) -> str:
     """Return a schema, as TOML to be filled in, from the names and types of columns alone.
 
     Numbers get the placeholder "?" for low and high, which `Schema.read` refuses until it is
     filled in, or replaced by `bounds = "estimate"`. Text gets 32 hashed buckets, for which no
-    value needs to be known; text of at least five words is a bag of words.
+    value needs to be known; text of at least five words is a bag of words. The column that `person`
+    names holds identifiers.
 
     Guarantee: of the private table, only names, types and shapes are used, which are taken to be
     public. Where a file declares no types, in CSV and JSON lines, they are those of the first
@@ -180,9 +186,9 @@ def draft_types(path: Source, *, target: str) -> str:
 
     Example:
         >>> from pathlib import Path
-        >>> from privada.tables import draft_types
+        >>> from privada.tables import schema_template
         >>> _ = Path("people.csv").write_text("age,sick\\n39,no\\n50,yes\\n")
-        >>> print(draft_types("people.csv", target="sick"))
+        >>> print(schema_template("people.csv", target="sick"))
         # Drafted from names and types alone. Replace each "?" by what is known without looking
         # at the private table, or write bounds = "estimate" in place of low and high. Text is
         # hashed; where its values are known, write kind = "category" and values = [...].
@@ -198,17 +204,20 @@ def draft_types(path: Source, *, target: str) -> str:
         <BLANKLINE>
     """
     types = column_types(path)
-    _check_target(target, types)
+    _check_column("target", target, types)
+    if person is not None:
+        _check_column("person", person, [name for name in types if name != target])
     asked = {"low": _UNKNOWN, "high": _UNKNOWN}
     found: dict[str, Any] = asked if types[target] == "number" else {"classes": _UNKNOWN}
     sections = [("target", {"column": target, **found})]
     for name, kind in types.items():
         if name != target:
-            sections.append((f"columns.{toml.key(name)}", _drafted(kind)))
+            found = {"kind": "person"} if name == person else _template(kind)
+            sections.append((f"columns.{toml.key(name)}", found))
     return toml.document(_comment(types[target] == "number"), sections)
 
 
-def _drafted(kind: str | int) -> dict[str, Any]:
+def _template(kind: str | int) -> dict[str, Any]:
     unknown = {"low": _UNKNOWN, "high": _UNKNOWN}
     if isinstance(kind, int):
         return {"kind": "matrix", "width": kind, **unknown}

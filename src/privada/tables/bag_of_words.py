@@ -13,12 +13,12 @@ from numpy.typing import NDArray
 _WORD = re.compile(r"\w+(?:'\w+)?")
 
 
-def words_of(text: str) -> list[str]:
+def tokenize(text: str) -> list[str]:
     """Return the words of a text, in lower case."""
     return _WORD.findall(text.lower())
 
 
-def bucket(value: str, buckets: int) -> int:
+def hash_bucket(value: str, buckets: int) -> int:
     """Return the bucket of a text: a fixed hash, the same on every machine."""
     digest = hashlib.blake2b(value.encode("utf-8", "surrogatepass"), digest_size=8).digest()
     return int.from_bytes(digest, "big") % buckets
@@ -37,7 +37,7 @@ class Vocabulary(dict[str, int]):
     def __missing__(self, word: str) -> int:
         if not self._hashed:
             return -1
-        place = self[word] = bucket(word, self.width)
+        place = self[word] = hash_bucket(word, self.width)
         return place
 
     def counts(self, texts: Iterable[str | None]) -> Any:
@@ -45,7 +45,7 @@ class Vocabulary(dict[str, int]):
         feature: Callable[[str], int] = self.__getitem__
         places, ends = array("q"), array("q", [0])
         for text in texts:
-            places.extend(map(feature, words_of(text or "")))
+            places.extend(map(feature, tokenize(text or "")))
             ends.append(len(places))
         found = np.frombuffer(places, dtype=np.int64) if places else np.empty(0, np.int64)
         known = found >= 0
