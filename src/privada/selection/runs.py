@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from privada import data as private_data
 from privada.accounting import Ledger, events
-from privada.accounting.ledger import Prepaid
+from privada.accounting.ledger import ROW, Prepaid, all_rows_of
 from privada.core.errors import (
     ArgumentError,
     ModelError,
@@ -92,6 +92,21 @@ class Runs:
             seed=seed,
             unit=self.unit,
             engine=candidate.engine,
+            groups=self.parts.train_groups,
+            rows_per_unit=self.parts.rows_per_unit,
+        )
+
+    @property
+    def charged_unit(self) -> str:
+        """What one unit of the charged events is, as the ledger knows it."""
+        return all_rows_of(self.unit) if self.parts.grouped else ROW
+
+    def scored_units(self, records: private_data.Records) -> private_data.Units:
+        """Return whose the scored records are."""
+        parts = self.parts
+        grouped = parts.scored_groups is not None
+        return private_data.units_of(
+            records.size, parts.scored_groups, parts.rows_per_unit if grouped else None
         )
 
     def records(self, model: nn.Module) -> private_data.Records:
@@ -152,9 +167,11 @@ class Runs:
                 records,
                 self.score,
                 population=self.parts.scored_population,
-                account=Account(account, run=run, purpose="validation"),
+                account=Account(account, run=run, purpose="validation", unit=self.charged_unit),
                 noise=GaussianNoise(self.rng(f"{run} score")),
                 model_rng=self.rng(f"{run} model"),
+                units=self.scored_units(records),
+                sampling_rng=self.rng(f"{run} rows"),
             )
             released = scorer.query(model, self.terms.score_noise)
             value, std = released.value, released.std
@@ -213,6 +230,8 @@ class Runs:
             self.dataset,
             ledger.identity,
         )
+        if self.parts.grouped:
+            facts = (*facts, self.unit, self.parts.rows_per_unit)  # type: ignore[assignment]
         text = re.sub(r" at 0x[0-9a-fA-F]+", "", repr(facts))
         return hashlib.sha256(text.encode()).hexdigest()
 

@@ -17,6 +17,7 @@ from torch import nn
 
 from privada.accounting import Budget, Ledger, Statement, events
 from privada.accounting.events import Tally
+from privada.accounting.ledger import ROW, all_rows_of
 from privada.core.errors import (
     ArgumentError,
     BudgetExceeded,
@@ -126,6 +127,8 @@ def select(
     ledger: Ledger | str | os.PathLike[str] | None = None,
     seed: int | None = None,
     unit: str = "record",
+    groups: Any = None,
+    rows_per_unit: int | None = None,
     state: str | os.PathLike[str] | None = None,
     n_jobs: int | None = None,
     progress: bool = False,
@@ -156,6 +159,11 @@ def select(
         score_noise: the noise multiplier of scores. By default the least with which they cost
             nothing beside training: a record is trained on or scored, never both.
         sampling, ledger, seed, unit: as for `Trainer`.
+        groups: one identifier for each row of `data`: the promise is then for all rows of a person,
+            not for a row, and a candidate's `batch_size` counts persons. Whole persons are set
+            apart for scores; a person's score is the average over some of their rows.
+        rows_per_unit: how many rows of a person a step, or a score, looks at, at most, by default
+            8; they are chosen afresh each time.
         state: a file to go on from when the search was killed. It is private until the search is
             done, and needs a ledger file.
         n_jobs: how many runs go side by side, through joblib; its `parallel_config` decides where,
@@ -203,6 +211,8 @@ def select(
         )
     taking_part = participation(sampling)
     printable_text("unit", unit)
+    if groups is not None and unit == "record":
+        unit = "person"
     if seed is not None:
         integer("seed", seed, least=0)
     if score is None:
@@ -221,11 +231,15 @@ def select(
         taking_part,
         lambda: make_source(seed, "split"),
         None if before is None else before.mask,
+        groups=groups,
+        rows_per_unit=rows_per_unit,
+        unit=unit,
     )
+    opened.check_unit(all_rows_of(unit) if parts.grouped else ROW)
     charges, described, sources, private = [], [], [], True
     for each in settings:  # one at a time: models may be large
         candidate = made(recipe, each, SeededSource(0, "pool"))
-        mechanism = mechanism_of(candidate, parts.population, taking_part)
+        mechanism = mechanism_of(candidate, parts.population, taking_part, parts.grouped)
         charges.append(mechanism.charges_at)
         described.append(candidate.describe())
         shape_of = candidate.method.parts(1).preconditioner
@@ -307,7 +321,10 @@ def _pay(
     paid = any((each.run, each.event) == (now.run, event) for each in ledger.charges())
     if not paid:
         marks.create()  # here alone: of a search that is paid for, marks that are gone are lost
-        Account(ledger, run=now.run, purpose="tuning", limit=budget).charge(event)
+        account = Account(
+            ledger, run=now.run, purpose="tuning", limit=budget, unit=search.charged_unit
+        )
+        account.charge(event)
 
 
 def _go_on(
@@ -524,9 +541,17 @@ def _statement(search: Runs, now: State, ledger: Ledger) -> Statement:
     )
     number = search.parts.population
     number += 0 if search.parts.public else search.parts.scored_population
+    unit, counted = search.unit, f"{search.unit}s" if search.parts.grouped else "records"
+    whose = (
+        f"Each {unit}: all their rows, which are those with one identifier in groups; no {unit} "
+        f"has two. A look takes at most {search.parts.rows_per_unit} of them, chosen afresh, and "
+        "bounds the average of their gradients, or of their scores."
+        if search.parts.grouped
+        else f"Each {unit} is one row of the data and shares no row with another."
+    )
     listed = [
-        f"Each {search.unit} is one row of the data and shares no row with another.",
-        f"The number of records, {number:,}, is public: it sets the sampling rate.",
+        whose,
+        f"The number of {counted}, {number:,}, is public: it sets the sampling rate.",
         search.parts.words,
         "The candidates, their first parameters and the terms of the search were chosen without "
         "looking at these records, or by looks that this ledger lists.",
@@ -558,7 +583,7 @@ def _statement(search: Runs, now: State, ledger: Ledger) -> Statement:
         budget=ledger.budget,
         ledger="in memory: gone with this process" if ledger.path is None else ledger.name,
         method=f"selection among {len(search.candidates)} candidates by {terms.how}: {released}",
-        sampling=f"{search.sampling.name}, of the records that were not set apart for scores",
+        sampling=f"{search.sampling.name}, of the {counted} that were not set apart for scores",
         noise=noise.describe(),
         progress="all runs taken",
         charges=ledger.charges(),
