@@ -29,6 +29,8 @@ def tune(
     classes: shared.ClassNames = None,
     text: shared.TextColumns = None,
     delta: shared.Delta = None,
+    person: shared.Person = None,
+    rows_per_person: shared.RowsPerPerson = None,
     method: shared.MethodName = None,
     model: shared.ModelName = None,
     hidden: shared.Hidden = None,

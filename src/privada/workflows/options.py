@@ -65,16 +65,13 @@ class TableOptions:
                     f"Expected --person to be another column than --target, got {self.person!r} "
                     "for both."
                 )
-
-    @property
-    def unit_name(self) -> str:
-        """What is protected, in the statement's words."""
-        return _PERSON if self.person is not None and self.unit == _RECORD else self.unit
+            if self.unit == _RECORD:
+                object.__setattr__(self, "unit", _PERSON)
 
     @property
     def charged_unit(self) -> str:
         """What is protected, as the ledger keeps it: a row, or all rows of a person."""
-        return ROW if self.person is None else all_rows_of(self.unit_name)
+        return ROW if self.person is None else all_rows_of(self.unit)
 
     def budget(self, units: int) -> Budget:
         """Return what all of it may cost, with a delta that follows from the number of units."""
@@ -114,7 +111,7 @@ class TrainOptions(TableOptions):
 
     Example:
         >>> from privada.workflows import TrainOptions
-        >>> TrainOptions(epsilon=1.0, target="sick", person="patient").unit_name
+        >>> TrainOptions(epsilon=1.0, target="sick", person="patient").unit
         'person'
     """
 

@@ -17,8 +17,6 @@ from privada.tables.private_classes import classes_question
 from privada.workflows.options import TableOptions
 from privada.workflows.table_rows import TableRows, target_name
 
-_TYPES = "The names and types of the columns are public."
-
 
 @dataclass(frozen=True)
 class TrainingData:
@@ -85,7 +83,7 @@ def pending_queries(
         classes=target_name(options) if target is None else None,
         bounds=schema.pending,
     )
-    unit = None if options.person is None else options.unit_name
+    unit = None if options.person is None else options.unit
     return PendingQueries(target, queries, answers, unit)
 
 
@@ -120,12 +118,12 @@ def ask_and_encode(
     schema, said = rows.schema, rows.assumptions
     if schema is None:
         target = pending.target or _found_classes(rows, options, pending, ledger, run)
-        schema, said = _schema_of_types(rows.types, options, target), (_TYPES,)
+        schema = _schema_of_types(rows.types, options, target)
     if pending.queries.bounds:
         schema = tables.estimate_bounds(
             rows.private, schema, ledger=ledger, run=run, seed=options.seed,
             noise_multiplier=pending.queries.noise_multiplier, answers=pending.answers,
-            unit=options.unit_name,
+            unit=options.unit,
         )  # fmt: skip
     schema = tables.default_bounds(schema)
     if schema.defaulted:
@@ -143,7 +141,7 @@ def encode_known(rows: TableRows, options: TableOptions) -> TrainingData:
                 f"Expected the classes of {options.target!r} to be known before a search, got "
                 "none. Name them with --class, once for each, or give --schema or --public."
             )
-        schema, said = _schema_of_types(rows.types, options, target), (_TYPES,)
+        schema = _schema_of_types(rows.types, options, target)
     if schema.pending:
         raise ArgumentError(
             f"Expected bounds of {', '.join(map(repr, schema.pending))} to be known before a "
@@ -205,7 +203,7 @@ def _found_classes(
     found = tables.estimate_classes(
         rows.private, column, ledger=ledger, run=run, seed=options.seed,
         noise_multiplier=pending.queries.noise_multiplier, answers=pending.answers,
-        groups=rows.persons, unit=options.unit_name,
+        groups=rows.persons, unit=options.unit,
     )  # fmt: skip
     if len(found) < 2:
         raise DataError(

@@ -13,6 +13,7 @@ from privada.tables.encoding import public_texts
 from privada.workflows.options import TableOptions
 
 _TOLD = "What the columns are, their bounds and classes, was said without looking at these records."
+_TYPES = "The names and types of the columns are public."
 
 
 _Options = TypeVar("_Options", bound=TableOptions)
@@ -81,10 +82,17 @@ def read_rows(path: Path, options: TableOptions, known: Path | None = None) -> T
         public = _public_table(path, private, options, schema)
     if schema is not None:
         _refuse_private_texts(schema, path, private)
-    types = {} if schema is not None else _types(path, options)
-    if schema is None and public is not None:
-        schema, said = _schema_of_public_rows(public, options)
+    types: dict[str, str | int] = {}
+    if schema is None:
+        types, said = _types(path, options), (_TYPES,)
+        if public is not None:
+            schema, said = _schema_of_public_rows(public, options)
     persons = None if options.person is None else private.texts(options.person)
+    if options.person is not None:
+        said = (
+            *said,
+            f"Rows with one value of column {options.person!r} are one {options.unit}'s.",
+        )
     return TableRows(private, public, schema, types, said, persons)
 
 

@@ -228,7 +228,7 @@ def _make_trainer(
         ledger=ledger,
         seed=options.seed,
         population=data.population if data.leaves_out else None,
-        unit=options.unit_name,
+        unit=options.unit,
         run=run,
         resume=resumed,
         groups=data.persons,

@@ -286,7 +286,9 @@ def _select(
         ledger=options.ledger,
         state=options.state,
         seed=options.seed,
-        unit=options.unit_name,
+        unit=options.unit,
+        groups=data.persons,
+        rows_per_unit=options.rows_per_person,
         n_jobs=options.jobs,
         progress=progress,
     )
