@@ -93,11 +93,10 @@ def test_a_ledger_for_another_unit_is_refused_before_anything_is_read(
 
     monkeypatch.setattr(f"privada.workflows.{work}.read_rows", read)
     given = {"epsilon": 2.0, "schema": "s.toml", "person": person, "ledger": "account"}
+    ways = {"train": (train_table, TrainOptions), "tune": (tune_table, TuneOptions)}
+    call, options = ways[work]
     with pytest.raises(LedgerError, match="no data was read"):
-        if work == "train":
-            train_table("visits.csv", TrainOptions(**given), "out")
-        else:
-            tune_table("visits.csv", TuneOptions(**given))
+        call("visits.csv", options(**given), "out")
     assert not (folder / "out").exists()
 
 
