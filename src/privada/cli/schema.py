@@ -11,6 +11,7 @@ from privada.cli import options as shared
 def schema(
     table: shared.TableFile,
     target: Annotated[str, typer.Option(help="Column to predict.")],
+    person: shared.Person = None,
     public: Annotated[
         bool, typer.Option("--public", help="Declare the table public, and use its values.")
     ] = False,
@@ -30,5 +31,5 @@ def schema(
     """
     from privada.workflows import draft_schema
 
-    text = draft_schema(table, target, public=public, output=output)
+    text = draft_schema(table, target, person=person, public=public, output=output)
     typer.echo(text.rstrip("\n") if output is None else f"Wrote {output}. Read it before use.")

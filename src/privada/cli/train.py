@@ -77,7 +77,7 @@ def train(
     If a person can have several rows, protect persons:
 
     $ privada train visits.csv --target sick --person patient
-    --epsilon 1 --schema visits.toml
+    --epsilon 1
 
     Ctrl-C stops cleanly; --resume continues.
     """

@@ -15,6 +15,7 @@ def draft_schema(
     table: str | os.PathLike[str],
     target: str,
     *,
+    person: str | None = None,
     public: bool = False,
     output: str | os.PathLike[str] | None = None,
 ) -> str:
@@ -25,6 +26,7 @@ def draft_schema(
     Args:
         table: a file, or a folder of text, as `pv.tables.read` takes it.
         target: the column that is to be predicted.
+        person: the column that says whose a row is, if a person may have several.
         public: whether the table is declared public, so that its values are used.
         output: a new file for the draft.
 
@@ -44,9 +46,10 @@ def draft_schema(
         True
     """
     if public:
-        text = tables.infer_schema(tables.read(table), target=target, public=True).to_toml(_PUBLIC)
+        found = tables.infer_schema(tables.read(table), target=target, public=True, person=person)
+        text = found.to_toml(_PUBLIC)
     else:
-        text = tables.schema_template(table, target=target)
+        text = tables.schema_template(table, target=target, person=person)
     if output is not None:
         write_text(output, text, replace=False)
     return text

@@ -1,3 +1,5 @@
+"""`privada schema`."""
+
 from pathlib import Path
 
 import pytest
@@ -62,3 +64,11 @@ def test_adult_is_drafted_on_the_command_line(tmp_path):
     text = draft_schema(path, target="income", public=True, output=tmp_path / "adult.toml")
     assert Schema.read(tmp_path / "adult.toml").features
     assert text.startswith("# Drafted from the values of a table that was declared public.")
+
+
+@pytest.mark.parametrize("public", [(), ("--public",)])
+def test_a_column_of_persons_is_named(people, public):
+    options = [str(people), "--target", "sick", "--person", "age", *public]
+    people.write_text("age,dose,sick\n39,1,no\n50,2,yes\n")
+    result = CliRunner().invoke(app, options)
+    assert '[columns.age]\nkind = "person"' in result.output
