@@ -44,7 +44,7 @@ def run() -> list[dict[str, object]]:
             def once():
                 _pause()
                 if run is not None:
-                    run.gate.account.pay(run.mechanism.sampler.event(1.0))
+                    run.gradients.account.pay(run.mechanism.event(1.0))
                     run.done += 1
 
             return once

@@ -320,7 +320,7 @@ class Seen:
     """What one update was given, and what it did."""
 
     release: pv.Release
-    move: pv.updates.Move
+    move: pv.updates.ParameterStep
     state: dict[str, Any]
 
 
@@ -337,7 +337,7 @@ class Watched(pv.methods.Method):
 
         def update(
             release: pv.Release, state: dict[str, Any], parameters: Parameters, lr: float
-        ) -> tuple[pv.updates.Move, dict[str, Any]]:
+        ) -> tuple[pv.updates.ParameterStep, dict[str, Any]]:
             move, after = parts.rule.update(release, state, parameters, lr)
             self.seen.append(Seen(release, move, after))
             return move, after
@@ -830,14 +830,14 @@ def dp2_rmsprop() -> None:
         lr=1.0, adaptive_lr=0.05, plain=plain, adaptive=adaptive, eps=1e-3, adaptive_clip=2.0
     )
     releases = [each.release for each in watch(method, steps, 1.0)]
-    shape = pv.preconditioning.delayed(plain, adaptive, 0.9, 1e-3, stretch=2.0)
+    shape = pv.preconditioning.delayed(plain, adaptive, 0.9, 1e-3)
     parameters = Parameters(classifier())
     state, scales = shape.init(parameters), []
     for release in releases:
         preconditioner, state = shape.at(state, parameters)
         scales.append(preconditioner.on(parameters).scale)
         state = shape.seen(release, state)
-    spread = [[1.0] * 3 if s is None else quantiles(s / 2.0, 0.1, 0.5, 0.9) for s in scales]
+    spread = [[1.0] * 3 if s is None else quantiles(s, 0.1, 0.5, 0.9) for s in scales]
     low, half, high = zip(*spread, strict=True)
     xs = list(range(1, steps + 1))
     picture(

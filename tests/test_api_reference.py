@@ -12,6 +12,7 @@ PACKAGES = (
     "privada",
     "privada.accounting",
     "privada.clipping",
+    "privada.execute",
     "privada.preconditioning",
     "privada.methods",
     "privada.mechanism",

@@ -387,7 +387,7 @@ def test_models_and_losses_of_the_wrong_kind_are_refused():
 def test_bad_scales_are_refused_before_anything_is_charged(scales, message):
     run = trainer()
     with pytest.raises(pv.ArgumentError, match=message):
-        run.gate.query(pv.preconditioning.diagonal(scales), 1.0)
+        run.gradients.release(pv.preconditioning.diagonal(scales), 1.0)
     assert run.ledger.charges() == ()
 
 

@@ -3,11 +3,14 @@
 import importlib
 
 import pytest
+import torch
 
+import privada
 from privada import methods, preconditioning, updates
 
 # module, former name, present module, present name
 RENAMED = [
+    ("privada", "Gate", "privada", "GradientQuery"),
     ("privada.sampling", "Poisson", "privada.participation", "PoissonSampler"),
     ("privada.sampling", "FixedSize", "privada.participation", "FixedSizeSampler"),
     ("privada.sampling", "Sampler", "privada.participation", "Sampler"),
@@ -15,10 +18,15 @@ RENAMED = [
     ("privada.geometry", "Shape", "privada.preconditioning", "Preconditioner"),
     ("privada.geometry", "Whitening", "privada.preconditioning", "FlatScaling"),
 ]
+# former names of a module that is still there: these are not in its __all__
+IN_PLACE = [
+    ("privada.updates", "Move", "privada.updates", "ParameterStep"),
+    ("privada.updates", "Rule", "privada.updates", "UpdateRule"),
+]
 PRESENT = {module: place for module, _, place, _ in RENAMED}
 
 
-@pytest.mark.parametrize(("module", "former", "place", "now"), RENAMED)
+@pytest.mark.parametrize(("module", "former", "place", "now"), RENAMED + IN_PLACE)
 def test_a_former_name_is_the_present_one(module, former, place, now):
     with pytest.warns(
         DeprecationWarning, match=rf"{module}\.{former} is now called {place}\.{now}"
@@ -27,7 +35,10 @@ def test_a_former_name_is_the_present_one(module, former, place, now):
     assert found is getattr(importlib.import_module(place), now)
 
 
-@pytest.mark.parametrize("module", sorted({module for module, *_ in RENAMED}))
+MODULES = sorted({module for module, *_ in RENAMED} - {"privada"})
+
+
+@pytest.mark.parametrize("module", MODULES)
 def test_a_former_module_has_no_other_names(module):
     found = importlib.import_module(module)
     present = set(getattr(importlib.import_module(PRESENT[module]), "__all__", ()))
@@ -37,10 +48,16 @@ def test_a_former_module_has_no_other_names(module):
         found.nothing  # noqa: B018
 
 
-def test_a_former_module_is_found_on_the_package():
-    import privada
+@pytest.mark.parametrize("module", sorted({module for module, *_ in IN_PLACE}))
+def test_a_module_does_not_list_its_former_names(module):
+    found = importlib.import_module(module)
+    assert not {former for where, former, *_ in IN_PLACE if where == module} & set(found.__all__)
+    with pytest.raises(AttributeError, match="nothing"):
+        found.nothing  # noqa: B018
 
-    for module in {module for module, *_ in RENAMED}:
+
+def test_a_former_module_is_found_on_the_package():
+    for module in MODULES:
         assert getattr(privada, module.removeprefix("privada.")) is importlib.import_module(module)
 
 
@@ -92,3 +109,36 @@ def test_a_name_that_is_renamed_in_place_still_works(module, former, now):
         assert getattr(found, former) is getattr(found, now)
     assert former not in found.__all__
     assert now in found.__all__
+
+
+def test_the_former_ways_to_ask_a_trainer_work():
+    trainer = privada.Trainer(
+        torch.nn.Linear(2, 1),
+        torch.nn.MSELoss(),
+        (torch.zeros(50, 2), torch.zeros(50, 1)),
+        method=methods.DPSGD(lr=0.1),
+        batch_size=10,
+        steps=3,
+        noise_multiplier=1.0,
+        delta=1e-3,
+    )
+    with pytest.warns(DeprecationWarning, match=r"Trainer\.gate is now called"):
+        query = trainer.gate
+    assert query is trainer.gradients
+    with pytest.warns(DeprecationWarning, match=r"Gate\.query is now called"):
+        assert query.query(preconditioning.isotropic(), 1.0).noise_std == 1.0
+    with pytest.warns(DeprecationWarning, match=r"Gate\.settle is now called"):
+        query.settle()
+    assert sum(trainer.ledger.totals().values()) == 1
+
+
+def test_the_final_parameters_of_a_rule_were_called_its_answer():
+    def mean(state):
+        return state["mean"]
+
+    sgd = updates.sgd()
+    with pytest.warns(DeprecationWarning, match="The argument answer of UpdateRule"):
+        rule = updates.UpdateRule(sgd.init, sgd.update, answer=mean)
+    assert rule.final_parameters is mean
+    with pytest.warns(DeprecationWarning, match=r"UpdateRule\.answer is now called"):
+        assert rule.answer is mean

@@ -1,4 +1,4 @@
-"""000, Table 4: sentiment of film reviews, with token statistics from public reviews.
+"""Li et al. (2022), Table 4: sentiment of film reviews, with token statistics from public reviews.
 
     PRIVADA_DATA=folder python -m papers.adadps.imdb
 

@@ -1,4 +1,4 @@
-"""000, Section 5.1.1: linear regression on sparse features, with and without their frequencies.
+"""Li et al. (2022), Section 5.1.1: linear regression, with and without features' frequencies.
 
     python -m papers.adadps.sparse_regression
 

@@ -1,4 +1,4 @@
-"""003, Remark 4.1: how much noise an adapted schedule saves, predicted and seen.
+"""Wu et al. (2021), Remark 4.1: how much noise an adapted schedule saves, predicted and seen.
 
     python -m papers.adp_sgd.quadratic
 

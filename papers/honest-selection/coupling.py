@@ -1,4 +1,4 @@
-"""001, Section 4.1 and Theorem 3: how learning rate and clip norm depend on each other.
+"""Mohapatra et al. (2022), Section 4.1 and Theorem 3: how learning rate and clip norm interact.
 
     python -m papers.honest-selection.coupling
 
@@ -139,11 +139,11 @@ cross entropy, each record's cut off at {BOUND:g}, and the accuracy of the same 
 seeded, so that nothing here is a private release. By itself, looking at all models costs an epsilon
 of {prices}, at delta {DELTA:g}.
 
-001 has a best learning rate in proportion to 1 / clip for DP-SGD (Theorem 2: a bound for a convex
-and smooth loss, whose gradient is clipped as a whole), a slope of -1 on logarithmic scales; and no
-need for another learning rate for DPAdam, a slope of 0. Both are exact where every gradient is
-clipped. At the first weights, gradients here have norms of 2.9 to 4.7: with clip
-norms up to {CLIPPED:g} all are clipped at the start, and fewer as the model learns.
+Mohapatra et al. (2022) have a best learning rate in proportion to 1 / clip for DP-SGD (Theorem 2: a
+bound for a convex and smooth loss, whose gradient is clipped as a whole), a slope of -1 on
+logarithmic scales; and no need for another learning rate for DPAdam, a slope of 0. Both are exact
+where every gradient is clipped. At the first weights, gradients here have norms of 2.9 to 4.7: with
+clip norms up to {CLIPPED:g} all are clipped at the start, and fewer as the model learns.
 
 | method | score | clip norms | slope of the means | slopes of single seeds |
 |---|---|---|---:|---:|
@@ -158,8 +158,8 @@ So the claim is seen, most clearly in the loss. The accuracy changes by a few po
 best learning rate is halved or doubled, and its slopes are that much less certain. Two things that
 slopes do not say. The clip norm itself matters to both methods: beyond the norms of the gradients
 it adds noise and nothing else, and no learning rate makes up for that. And that DPAdam's best
-learning rate stays where it is does not say where: here it is about 0.1. At 001's default of 0.001,
-{STEPS} steps do not get far, to a loss of {default:.2f} at best.
+learning rate stays where it is does not say where: here it is about 0.1. At their
+default of 0.001, {STEPS} steps do not get far, to a loss of {default:.2f} at best.
 
 ![DP-SGD](coupling_dp_sgd.svg)
 ![DPAdam](coupling_dp_adam.svg)

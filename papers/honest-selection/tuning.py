@@ -1,4 +1,4 @@
-"""001, Section 5: four clip norms for DPAdam against forty pairs for DP-SGD, at one total budget.
+"""Mohapatra et al. (2022), Section 5: 4 clip norms for DPAdam, 40 pairs for DP-SGD, one budget.
 
     PRIVADA_DATA=folder python -m papers.honest-selection.tuning
 

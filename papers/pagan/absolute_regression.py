@@ -1,4 +1,4 @@
-"""004, Section 6.1: absolute regression with coordinates of very different sizes.
+"""Asi et al. (2021), Section 6.1: absolute regression with coordinates of very different sizes.
 
     python -m papers.pagan.absolute_regression
 

@@ -6,11 +6,12 @@ The names below load what they need when they are first used.
 import importlib
 from typing import TYPE_CHECKING, Any
 
-__version__ = "0.1.0"
+from privada.core.version import __version__ as __version__
 
 _MODULES = (
     "accounting",
     "clipping",
+    "execute",
     "geometry",
     "mechanism",
     "methods",
@@ -32,7 +33,7 @@ _NAMES = {
     "Public": "privada.core.public_examples",
     "Receipt": "privada.core.receipts",
     "Release": "privada.core.values",
-    "Gate": "privada.query.gradients",
+    "GradientQuery": "privada.query.gradients",
     "PrivateClassifier": "privada.estimators",
     "PrivateImputer": "privada.preprocessing",
     "PrivateLoop": "privada.train.loop",
@@ -58,6 +59,7 @@ if TYPE_CHECKING:
     from privada import (
         accounting,
         clipping,
+        execute,
         mechanism,
         methods,
         noise,
@@ -90,7 +92,7 @@ if TYPE_CHECKING:
     from privada.data import pad_to
     from privada.estimators import PrivateClassifier, PrivateRegressor
     from privada.preprocessing import PrivateImputer, PrivateScaler, PrivateVectorizer
-    from privada.query.gradients import Gate
+    from privada.query.gradients import GradientQuery
     from privada.train.loop import PrivateLoop
     from privada.train.public_training import adas, warm_start
     from privada.train.trainer import Trainer
@@ -103,7 +105,7 @@ __all__ = [
     "ClippedSum",
     "DataError",
     "EventError",
-    "Gate",
+    "GradientQuery",
     "Ledger",
     "LedgerError",
     "ModelError",
@@ -123,6 +125,7 @@ __all__ = [
     "accounting",
     "adas",
     "clipping",
+    "execute",
     "mechanism",
     "methods",
     "noise",
@@ -137,8 +140,15 @@ __all__ = [
     "workflows",
 ]
 
+_FORMER = {"Gate": "GradientQuery"}
+
 
 def __getattr__(name: str) -> Any:
+    if name in _FORMER:
+        from privada.core.deprecation import renamed
+
+        renamed(f"privada.{name}", f"privada.{_FORMER[name]}")
+        return __getattr__(_FORMER[name])
     if name in _MODULES:
         return importlib.import_module(f"privada.{name}")
     if name in _NAMES:

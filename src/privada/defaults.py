@@ -129,8 +129,9 @@ def settings(
         >>> defaults.settings(60_000).method.describe()
         'dp-adam-wosm (clip=0.5, lr=0.01431 falling to 0 over 1,758 steps, beta1=0.9, eps=1e-08)'
 
-    Reference: The Role of Adaptive Optimizers for Honest Private Hyperparameter Selection (001),
-    Section 6, for a method whose step size follows from the noise.
+    Reference: Mohapatra et al. (2022), The Role of Adaptive Optimizers for Honest Private
+    Hyperparameter Selection, arXiv 2111.04906, Section 6, for a method whose step size follows from
+    the noise.
     """
     size = float(batch_size(records)) if batch is None else positive("batch_size", batch)
     length = EPOCHS if epochs is None else positive("epochs", epochs)

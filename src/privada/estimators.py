@@ -367,8 +367,8 @@ class PrivateClassifier(ClassifierMixin, _Private):  # type: ignore[misc]
         >>> digits.epsilon_ <= 2.0, digits.predict(x[:3]).shape
         (True, (3,))
 
-    Reference: The Role of Adaptive Optimizers for Honest Private Hyperparameter Selection (001),
-    Section 6, for the default method.
+    Reference: Mohapatra et al. (2022), The Role of Adaptive Optimizers for Honest Private
+    Hyperparameter Selection, arXiv 2111.04906, Section 6, for the default method.
     """
 
     def __init__(

@@ -87,10 +87,10 @@ def _constants(count: int, key: np.uint64) -> Hashes:
 
 def _cells(values: NDArray[np.float32]) -> Hashes:
     """Return a digest of each value, zero for zero, so that sparse rows are like dense ones."""
-    rng = (values + np.float32(0)).view(np.uint32).astype(np.uint64)  # which makes -0 into 0
-    rng *= _KEYS[2] | np.uint64(1)
-    rng ^= rng >> np.uint64(32)
-    return rng
+    bits = (values + np.float32(0)).view(np.uint32).astype(np.uint64)  # which makes -0 into 0
+    bits *= _KEYS[2] | np.uint64(1)
+    bits ^= bits >> np.uint64(32)
+    return bits
 
 
 _Sums = tuple[Hashes, Hashes, NDArray[np.int64], NDArray[np.int64]]

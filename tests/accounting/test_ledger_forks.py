@@ -1,4 +1,4 @@
-"""Ledgers and gates in forked children: what a child owns, uses, closes and waits for."""
+"""Ledgers and queries in forked children: what a child owns, uses, closes and waits for."""
 
 import contextlib
 import gc
@@ -17,7 +17,7 @@ import pytest
 from privada.accounting import Budget, Ledger, Reservation, events, storage
 from privada.core.errors import BudgetExceeded, LedgerError
 from tests.forks import PATIENCE, in_fork, limited, together
-from tests.query.test_gradients import EVENT, Plan, ask, charged, make_gate
+from tests.query.test_gradients import EVENT, Plan, ask, charged, make_query
 
 BUDGET = Budget(4.0, 1e-5)
 GAUSSIAN = events.gaussian(20.0)
@@ -66,22 +66,22 @@ def beside(work: Callable[[], None]) -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("switching")
-def test_threads_of_a_child_share_one_gate_of_its_own(path: Path) -> None:
+def test_threads_of_a_child_share_one_query_of_its_own(path: Path) -> None:
     plan = Plan(10_000)
-    gate = make_gate(Ledger(path), plan, 16)
-    ask(gate, plan)
+    query = make_query(Ledger(path), plan, 16)
+    ask(query, plan)
     held = charged(path)
 
     def child() -> None:
         together(
-            lambda _: gate.account.pay(EVENT)
+            lambda _: query.account.pay(EVENT, ahead=query.plan)
         )  # not a whole query: torch has threads of its own
-        gate.settle()
+        query.account.refund_unused()
 
     for number in range(1, 16):
         assert in_fork(child) == 0
         assert charged(path) == held + 8 * number
-    ask(gate, plan, 15)
+    ask(query, plan, 15)
     assert charged(path) == held + 8 * 15  # the block was its own all the time
 
 
@@ -114,17 +114,17 @@ def test_a_child_owns_nothing_whatever_its_process_number(
     number = os.getpid()
     monkeypatch.setattr(os, "getpid", lambda: number)
     ledger, plan = Ledger(path, BUDGET), Plan(1000)
-    gate = make_gate(ledger, plan, 16)
-    ask(gate, plan)
+    query = make_query(ledger, plan, 16)
+    ask(query, plan)
     connection = ledger._storage.connection()
 
     def child() -> None:
-        gate.settle()
+        query.account.refund_unused()
         assert ledger._storage.connection() is not connection
         assert charged(path) == 16
-        ask(gate, plan)
+        ask(query, plan)
         assert charged(path) > 16
-        gate.settle()
+        query.account.refund_unused()
 
     assert in_fork(child) == 0
     assert charged(path) == 17
@@ -151,23 +151,23 @@ def test_forks_beside_a_thread_that_charges(path: Path) -> None:
 
 
 def test_forks_beside_threads_that_ask_settle_and_open(path: Path) -> None:
-    gate = make_gate(Ledger(path), Plan(1_000_000), 4)
+    query = make_query(Ledger(path), Plan(1_000_000), 4)
     asked = [0]
 
     def work() -> None:
-        gate.account.pay(EVENT)  # not a whole query: torch has locks of its own
+        query.account.pay(EVENT, ahead=query.plan)  # not a whole query: torch has locks of its own
         asked[0] += 1
         if asked[0] % 5 == 0:
-            gate.settle()
+            query.account.refund_unused()
 
     def child() -> None:
         for _ in range(3):
-            gate.account.pay(EVENT)
-        gate.settle()
+            query.account.pay(EVENT, ahead=query.plan)
+        query.account.refund_unused()
 
     with beside(work), beside(lambda: Ledger(path).close()):
         assert all(in_fork(child) == 0 for _ in range(20))
-    gate.settle()
+    query.account.refund_unused()
     assert charged(path) == asked[0] + 60
 
 
@@ -194,7 +194,7 @@ def test_a_child_forked_in_the_middle_of_anothers_charge_may_use_no_ledger(
     """SQLite's own locks may be held in it for ever; the fork has waited as long as it does."""
     monkeypatch.setattr(storage, "_SECONDS_FOR_A_LOCK", 0.2)
     ledger = Ledger(path, BUDGET)
-    gate = make_gate(ledger)
+    query = make_query(ledger)
     inside, leave = threading.Event(), threading.Event()
 
     def hold() -> None:
@@ -207,13 +207,13 @@ def test_a_child_forked_in_the_middle_of_anothers_charge_may_use_no_ledger(
         for act in (
             lambda: ledger.charge({GAUSSIAN: 1}, run="child"),
             ledger.totals,
-            lambda: ask(gate),
+            lambda: ask(query),
             lambda: Ledger(path),
         ):
             with pytest.raises(LedgerError, match="forked in the middle"):
                 act()
         ledger.close()
-        gate.settle()
+        query.account.refund_unused()
 
     thread = threading.Thread(target=hold, daemon=True)
     thread.start()
@@ -289,7 +289,7 @@ def test_a_child_forked_within_a_payment_pays_for_itself(
 ) -> None:
     """A signal handler forks between a block's charge and its use; parent and child go on."""
     ledger, plan = Ledger(path, BUDGET), Plan(1000)
-    gate = make_gate(ledger, plan, 16)
+    query = make_query(ledger, plan, 16)
     true, children = ledger.charge, []
 
     def charge(*given: Any, **named: Any) -> Reservation:
@@ -305,13 +305,13 @@ def test_a_child_forked_within_a_payment_pays_for_itself(
     try:
         refused = False
         try:
-            ask(gate, plan)
+            ask(query, plan)
         except LedgerError as error:
             refused = "forked" in str(error)
         if children == [0]:
             assert refused
             assert charged(path) == 16
-            ask(gate)
+            ask(query)
             assert charged(path) == 17
             code = 0
     finally:
@@ -319,25 +319,25 @@ def test_a_child_forked_within_a_payment_pays_for_itself(
             os._exit(code)
     assert not refused
     assert os.waitstatus_to_exitcode(os.waitpid(children[0], 0)[1]) == 0
-    gate.settle()
+    query.account.refund_unused()
     assert charged(path) == 2
 
 
 def test_a_child_is_held_to_what_is_charged_and_not_to_what_was(path: Path) -> None:
     ledger = Ledger(path, Budget(1.0, 1e-5))
     most = ledger.affordable(EVENT, 10_000)
-    gate = make_gate(ledger, Plan(most))
-    ask(gate)
+    query = make_query(ledger, Plan(most))
+    ask(query)
     Ledger(path).charge({EVENT: most - 2}, run="another")
 
     def child() -> None:
-        ask(gate)
+        ask(query)
         with pytest.raises(BudgetExceeded):
-            ask(gate)
+            ask(query)
 
     assert in_fork(child) == 0
     with pytest.raises(BudgetExceeded):
-        ask(gate)
+        ask(query)
     assert charged(path) == most
 
 
@@ -346,10 +346,10 @@ def test_a_child_is_held_to_what_is_charged_and_not_to_what_was(path: Path) -> N
 
 def test_the_care_for_forks_keeps_nothing_alive(path: Path) -> None:
     ledger = Ledger(path)
-    gate = make_gate(ledger)
-    gone = [weakref.ref(each) for each in (gate, ledger, ledger._storage)]
+    query = make_query(ledger)
+    gone = [weakref.ref(each) for each in (query, ledger, ledger._storage)]
     assert in_fork(lambda: None) == 0
-    del gate, ledger
+    del query, ledger
     gc.collect()
     assert [each() for each in gone] == [None] * 3
     assert in_fork(lambda: None) == 0

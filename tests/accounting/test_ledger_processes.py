@@ -17,6 +17,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
@@ -455,14 +456,16 @@ class WatchedEngine:
 
 
 def watch(trainer: pv.Trainer) -> tuple[Watched, WatchedEngine]:
-    gate = trainer._run.gate
-    gate._sampler, gate._engine = Watched(gate._sampler), WatchedEngine(gate._engine)
-    return gate._sampler, gate._engine
+    query = trainer.gradients
+    sampler, engine = Watched(query.mechanism.sampler), WatchedEngine(query.executor.engine)
+    query.mechanism = replace(query.mechanism, sampler=sampler)
+    query.executor.engine = engine
+    return sampler, engine
 
 
 def try_step(trainer: pv.Trainer) -> dict[str, Any]:
     """Take a step that may fail, and tell what it touched."""
-    sampler, engine = trainer._run.gate._sampler, trainer._run.gate._engine
+    sampler, engine = trainer.gradients.mechanism.sampler, trainer.gradients.executor.engine
     before = {name: value.clone() for name, value in trainer.model.state_dict().items()}
     draws, calls, done = sampler.draws, engine.calls, trainer.steps_done
     message = None
@@ -515,7 +518,7 @@ def train_without_room(folder: Path) -> None:
     watch(trainer)
     found = []
     for size in (0, 1, 100, 512, 1000, 2000, 4096, 5000, 8192, 10_000, 12_288, 16_384, 1 << 20):
-        trainer._run.gate.settle()  # so that the next step has to be paid for
+        trainer.gradients.account.refund_unused()  # so that the next step has to be paid for
         held = charged(path)
         with largest_file(size):
             outcome = try_step(trainer)

@@ -38,9 +38,9 @@ def releases(inputs, sigma, clip, rate):
         delta=1e-5,
         population=10,
     )
-    gate = trainer.gate
+    query = trainer.gradients
     preconditioner = pv.preconditioning.isotropic()
-    values = [gate.query(preconditioner, sigma).value.item() for _ in range(ROUNDS)]
+    values = [query.release(preconditioner, sigma).value.item() for _ in range(ROUNDS)]
     return np.array(values)
 
 
@@ -111,6 +111,6 @@ def test_a_known_torch_seed_does_not_tell_the_masks():
         )
         torch.manual_seed(0)
         state = torch.get_rng_state()
-        gates.append(trainer.gate.query(pv.preconditioning.isotropic(), 1e-6).value)
+        gates.append(trainer.gradients.release(pv.preconditioning.isotropic(), 1e-6).value)
         assert torch.equal(torch.get_rng_state(), state)
     assert (gates[0] - gates[1]).abs().max() > 1

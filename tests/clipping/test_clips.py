@@ -1,4 +1,4 @@
-"""The ways of clipping: values, the projection, groups, and their way through the gate."""
+"""The ways of clipping: values, the projection, groups, and their way through the query."""
 
 import math
 from dataclasses import replace
@@ -24,7 +24,7 @@ from privada.clipping import (
     projection,
     threshold,
 )
-from privada.clipping.clips import Automatic, Threshold
+from privada.clipping.bounds import Automatic, Threshold
 from privada.clipping.contributions import Outer
 from privada.clipping.norms import lengths, rounding_of
 from privada.clipping.one_pass import OnePassEngine
@@ -34,11 +34,14 @@ from privada.core.errors import ArgumentError
 from privada.core.randomness import SecureSource, SeededSource
 from privada.core.tensors import Parameters
 from privada.core.values import ClippedSum
-from privada.noise import GaussianNoise
+from privada.mechanism import Mechanism, Releases
+from privada.noise import GaussianNoise, constant
 from privada.participation import PoissonSampler
 from privada.preconditioning import FlatScaling, diagonal, isotropic
 from privada.query.account import Account
-from privada.query.gradients import Gate
+from privada.query.executor import Draw
+from privada.query.gradients import GradientQuery
+from privada.query.local import LocalExecutor
 from tests.clipping import test_norms as norms
 from tests.contracts.test_clippings import Direct, add_up
 from tests.contracts.test_engines import GEOMETRIES, make, scaling
@@ -530,7 +533,7 @@ def test_a_batch_keeps_its_groups():
         replace(batch, groups=torch.zeros(4)).by_group()
 
 
-# ---------------------------------------------------------------------- through the gate
+# ---------------------------------------------------------------------- through the query
 
 
 class Rows:
@@ -581,18 +584,20 @@ def make_gate(rows, clipping="default", batch_size=None, clip=0.5, seed=3, how="
     chosen = {} if clipping == "default" else {"clipping": clipping}
     example = data.dummy_batch(records)
     usable = clipping if isinstance(clipping, Clipping) else threshold()
-    return Gate(
-        records=records,
-        engine=make_engine(how, model, add_up, parameters, example, usable),
-        parameters=parameters,
-        sampler=PoissonSampler(count, batch_size / count),
-        sampling_rng=SeededSource(seed, "sampling"),
-        model_rng=SecureSource(),
-        noise=GaussianNoise(SeededSource(seed, "noise")),
+    sampler = PoissonSampler(count, batch_size / count)
+    releases = Releases(1, constant(), lambda step: 1)
+    return GradientQuery(
+        mechanism=Mechanism(sampler, releases, batch_size, clip, **chosen),
+        executor=LocalExecutor(
+            records=records,
+            engine=make_engine(how, model, add_up, parameters, example, usable),
+            parameters=parameters,
+            model_rng=SecureSource(),
+        ),
         account=Account(Ledger(None), run="run"),
-        clip=clip,
-        batch_size=batch_size,
-        **chosen,
+        noise=GaussianNoise(SeededSource(seed, "noise")),
+        sampling_rng=SeededSource(seed, "sampling"),
+        parameters=parameters,
         **given,
     )
 
@@ -604,7 +609,7 @@ def test_a_release_has_the_noise_that_its_sensitivity_asks_for(clipping):
     moves = 2 if clipping.size else 1
     values = []
     for _ in range(30):
-        release = gate.query(isotropic(), 3.0)
+        release = gate.release(isotropic(), 3.0)
         assert release.noise_std == 3.0 * moves * 0.25
         assert release.batch_size == 8 / (clipping.size or 1)
         assert release.gradient_std == release.noise_std / release.batch_size
@@ -612,7 +617,7 @@ def test_a_release_has_the_noise_that_its_sensitivity_asks_for(clipping):
     found = torch.cat(values).double().numpy()
     low, high = stats.chi2.interval(1 - 1e-6, found.size)
     assert low < (found**2).sum() / (3.0 * moves * 0.25) ** 2 < high
-    gate.settle()
+    gate.account.refund_unused()
     assert gate.account.ledger.totals() == {events.gaussian(3.0): 30}
 
 
@@ -623,7 +628,7 @@ def test_a_release_is_the_clipped_average(clipping):
     row = torch.randn(6, generator=generator)
     gate = make_gate(row.repeat(4000, 1), clipping, batch_size=400, clip=1e-3)
     shape = diagonal(torch.rand(6, generator=generator) + 0.5)
-    release = gate.query(shape, 1e-4)
+    release = gate.release(shape, 1e-4)
     flat = shape.on(gate._parameters)
     term = {
         "threshold": oracles.threshold,
@@ -640,7 +645,7 @@ def test_a_release_is_the_clipped_average(clipping):
 def test_the_gate_deals_groups_from_its_own_bits():
     rows = torch.randn(40, 5, generator=torch.Generator().manual_seed(2))
     gate = make_gate(rows, microbatches(4), batch_size=20, seed=9)
-    release = gate.query(isotropic(), 1e-6)
+    release = gate.release(isotropic(), 1e-6)
     rng = SeededSource(9, "sampling")
     indices = PoissonSampler(40, 0.5).draw(0, rng)
     groups = microbatches(4).deal(len(indices), 20, rng)
@@ -654,8 +659,8 @@ def test_a_gate_without_a_choice_is_as_it_was():
     releases, positions = [], []
     for clipping in ("default", threshold()):
         gate = make_gate(rows, clipping, batch_size=10)
-        releases.append([gate.query(isotropic(), 1.0) for _ in range(5)])
-        positions.append(gate._sampling_bits.position)
+        releases.append([gate.release(isotropic(), 1.0) for _ in range(5)])
+        positions.append(gate._rng.position)
     for one, other in zip(*releases, strict=True):
         assert torch.equal(one.value, other.value)
         assert (one.noise_std, one.batch_size) == (other.noise_std, other.batch_size) == (0.5, 10)
@@ -691,8 +696,8 @@ def test_a_record_that_fails_is_as_if_it_were_not_there(clipping, how, fault):
     whitened = FlatScaling(None, None)
     kept = torch.tensor([i not in bad for i in range(12)])
     indices = np.arange(12)
-    found = gate._clipped(indices, groups, whitened)
-    expected = gate._engine.clipped_sum(
+    found = gate.clipped_sum(Draw(indices, groups), whitened, 0.5)
+    expected = gate.executor.engine.clipped_sum(
         Batch(
             rows[kept],
             torch.ones(int(kept.sum()), 5),
@@ -730,7 +735,7 @@ def test_a_record_that_fails_moves_the_sum_by_no_more_than_the_sensitivity(fault
         kept = np.sort(torch.randperm(5, generator=generator)[:3].numpy())
         with_it = np.append(kept, 5)
         sums = [
-            gate._clipped(indices, groups[indices], FlatScaling(None, None))
+            gate.clipped_sum(Draw(indices, groups[indices]), FlatScaling(None, None), 0.5)
             for indices in (kept, with_it)
         ]
         moved = float((sums[0].value - sums[1].value).double().norm())
@@ -755,9 +760,9 @@ def test_members_that_do_not_go_together_leave_other_groups_as_they_were():
     rows = torch.randn(8, 5, generator=torch.Generator().manual_seed(2))
     rows[2, 0], rows[3, 0] = 1.0, 2.0
     gate = make_gate(Rows(rows), microbatches(2))
-    gate._engine = FailsTogether(gate._engine)
+    gate.executor.engine = FailsTogether(gate.executor.engine)
     groups = torch.tensor([0, 0, 1, 1, 2, 2, 3, 3])
-    found = gate._clipped(np.arange(8), groups, FlatScaling(None, None)).value
+    found = gate.clipped_sum(Draw(np.arange(8), groups), FlatScaling(None, None), 0.5).value
     kept = groups != 1
     expected = oracles.microbatches(rows[kept], 0.5, groups=groups[kept])
     torch.testing.assert_close(found.double(), expected, rtol=1e-5, atol=1e-6)
@@ -768,7 +773,7 @@ def test_a_fault_of_the_model_is_told():
     gate = make_gate(torch.rand(6, 5), microbatches(2), model=model)
     model.forward = lambda x: 1 / 0
     with pytest.raises(ZeroDivisionError) as caught:
-        gate.query(isotropic(), 1.0)
+        gate.release(isotropic(), 1.0)
     assert caught.value.__context__ is None
 
 

@@ -7,7 +7,8 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from privada.clipping.clips import Clipping, Threshold, automatic, threshold
+from privada.clipping.bounds import Threshold
+from privada.clipping.clips import Clipping, automatic, threshold
 from privada.clipping.one_pass import OnePassEngine
 from privada.clipping.reference import PerExampleEngine
 from privada.core.tensors import Parameters

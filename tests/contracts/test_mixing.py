@@ -64,7 +64,7 @@ def test_a_mixing_model_is_refused_or_held_to_the_clip_norm(name):
             )
     except ModelError:
         return
-    engine = trainer.gate._engine
+    engine = trainer._run.tried.engine
     for count in (5, 31, 40):
         for odd in ODD:
             moved = move(engine, inputs[:count], targets[:count], odd)
@@ -132,7 +132,7 @@ def test_an_example_in_the_loop_has_memory_of_its_own():
 )
 def test_the_zoo_shows_what_is_let_through(name, monkeypatch):
     """Without labels and poisoned neighbours, one record moves the sum by more."""
-    monkeypatch.setattr("privada.train.run.refuse_mixing_models", lambda *args: None)
+    monkeypatch.setattr("privada.query.local.refuse_mixing_models", lambda *args: None)
     monkeypatch.setattr("privada.clipping.one_pass.OnePassEngine._keep_apart", lambda *args: None)
     monkeypatch.setattr("privada.clipping.engine.hold_to_the_loop", lambda *args: None)
     build, shape = ZOO[name]
@@ -143,5 +143,5 @@ def test_the_zoo_shows_what_is_let_through(name, monkeypatch):
         method=pv.methods.DPSGD(lr=0.1, clip=CLIP), batch_size=20, steps=4, noise_multiplier=1.0,
         delta=1e-3, engine="one-pass",
     )  # fmt: skip
-    engine = trainer.gate._engine
+    engine = trainer._run.tried.engine
     assert max(move(engine, inputs, targets, odd) for odd in ODD) > 1.1

@@ -20,6 +20,7 @@ from privada import data
 from privada.core.randomness import SeededSource
 from privada.preconditioning import FlatScaling
 from privada.query.account import Account
+from privada.query.executor import Draw
 
 CLIP = 0.5
 COUNT, ODD = 24, 9
@@ -79,13 +80,13 @@ def make_trainer(records: Any, model: Any = None, loss: Any = None, **given: Any
 
 def replayed(trainer: pv.Trainer, drawn: list[int]) -> torch.Tensor:
     """Return the clipped sum of some records, from the same secrets each time."""
-    gate = trainer.gate
-    gate._model_bits = SeededSource(5, "model")
+    executor = trainer.gradients.executor
+    executor._model_rng = SeededSource(5, "model")
     torch.manual_seed(1)
     np.random.seed(1)  # noqa: NPY002
     random.seed(1)
-    found = gate._clipped(np.array(drawn, dtype=np.int64), None, FlatScaling(None, None))
-    return found.value
+    drawn_rows = Draw(np.array(drawn, dtype=np.int64))
+    return executor.clipped_sum(drawn_rows, FlatScaling(None, None), CLIP).value
 
 
 def moved(trainer: pv.Trainer, drawn: list[int]) -> float:

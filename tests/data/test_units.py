@@ -12,6 +12,7 @@ from privada.core.randomness import SecureSource, SeededSource
 from privada.core.tensors import Parameters
 from privada.data import GroupedUnits, RowUnits, units_of
 from privada.preconditioning import FlatScaling
+from privada.query.executor import Draw
 
 COUNTS = [1, 2, 3, 20, 5, 1, 9, 4]
 IDS = np.repeat(np.arange(len(COUNTS)), COUNTS)
@@ -50,7 +51,8 @@ def trainer(data=None, groups=IDS, *, rows_per_unit=30, batch_size=4, steps=3, *
 
 def clipped_sum(made, units):
     rows, owners = made._run.units.rows(np.array(units, dtype=np.int64), SecureSource())
-    return made.gate._clipped(rows, torch.from_numpy(owners), PLAIN).value
+    drawn = Draw(rows, torch.from_numpy(owners))
+    return made.gradients.clipped_sum(drawn, PLAIN, CLIP).value
 
 
 def by_hand(model, data, ids, units):
@@ -170,7 +172,7 @@ def test_second_moments_are_of_persons_too():
     moments = pv.preconditioning.private_second_moments(50.0)
     method = pv.methods.AdaDPS(lr=0.1, preconditioner=moments, clip=CLIP)
     made = trainer(method=method)
-    rows = list(made.gate._all_rows(Streams(made)))
+    rows = list(made.gradients.executor._all_rows(Streams(made), SecureSource()))
     found = torch.cat([each.double() for each in rows])
     assert found.shape == (len(COUNTS), Parameters(network()).size)
     made.fit()

@@ -8,6 +8,7 @@ from torch import nn
 import privada as pv
 from tests.oracles import optimisers
 from tests.releases import released
+from tests.taps import tap_releases
 
 # method -> its transcription, given the standard deviation of the noise in a released gradient
 METHODS = {
@@ -53,14 +54,7 @@ def test_each_step_equals_the_papers_algorithm(name, monkeypatch):
     method, oracle = METHODS[name]
     trainer = made(method)
     theta, seen, path = flat(trainer.model), [], []
-    ask = trainer.gate.query
-
-    def query(*args):
-        release = ask(*args)
-        seen.append(release.gradient.numpy().copy())
-        return release
-
-    monkeypatch.setattr(trainer.gate, "query", query)
+    tap_releases(monkeypatch, lambda release: seen.append(release.gradient.numpy().copy()))
     for _ in range(12):
         trainer.step()
         path.append(flat(trainer.model))
@@ -120,7 +114,7 @@ def test_a_wrong_setting_is_an_error_that_names_it(make, name):
 
 
 def test_the_second_moment_of_adam_converges_to_that_of_the_noise():
-    """001, Theorem 3: without gradients, Adam's step size becomes lr / (sigma C / B + eps)."""
+    """Mohapatra et al. (2022), Theorem 3: with no gradient the step is lr / (sigma C / B + eps)."""
     std, batch, rule = 2.0, 50.0, pv.updates.adam(beta1=0.0, beta2=0.999)
     parameters = pv.core.tensors.Parameters(nn.Linear(99, 101))
     generator = torch.Generator().manual_seed(0)

@@ -7,6 +7,7 @@ import torch
 import privada as pv
 from privada.accounting import events
 from tests.methods.problem import CLIP, PUBLIC, RECORDS, SIGMA, SIZE, flat, trainer
+from tests.taps import interrupt, tap_releases
 
 STEPS = 6
 ONE = events.gaussian(SIGMA)  # every record in every step
@@ -47,7 +48,7 @@ def test_micro_batches_double_the_noise_for_the_same_charge():
     """24 records in groups of 4: sensitivity 2C, divided by the number of groups."""
     options = {"lr": 0.1, "preconditioner": pv.preconditioning.isotropic(), "clip": CLIP}
     run = trainer(pv.methods.AdaDPS(**options, microbatch=4))
-    release = run.gate.query(pv.preconditioning.isotropic(), SIGMA)
+    release = run.gradients.release(pv.preconditioning.isotropic(), SIGMA)
     assert release.noise_std == pytest.approx(SIGMA * 2 * CLIP)
     assert release.batch_size == RECORDS / 4
     assert run.ledger.totals() == {ONE: 1}
@@ -106,7 +107,7 @@ def test_adadp_is_refused_in_the_middle_of_an_iteration_and_moves_nothing(tmp_pa
     ledger = pv.Ledger(tmp_path / "ledger", pv.Budget(room, 1e-3))
     method = pv.methods.ADADP(lr=0.1, tolerance=1.0, clip=CLIP)
     run = trainer(method, STEPS)
-    run._run.gate.account.ledger = (
+    run.gradients.account.ledger = (
         ledger  # a run that starts on it is refused for the whole of its plan
     )
     for _ in range(2):
@@ -130,15 +131,8 @@ def test_a_run_that_cannot_pay_for_both_releases_is_refused_before_it_starts(tmp
 
 def test_an_exception_between_the_releases_leaves_the_model_as_it_was(monkeypatch):
     run = trainer(pv.methods.ADADP(lr=0.1, tolerance=1.0, clip=CLIP), STEPS).step()
-    before, asked, ask = flat(run.model), [], run.gate.query
-
-    def query(*args):
-        asked.append(args)
-        if len(asked) == 2:
-            raise KeyboardInterrupt
-        return ask(*args)
-
-    monkeypatch.setattr(run.gate, "query", query)
+    before = flat(run.model)
+    tap_releases(monkeypatch, before=interrupt(2))
     with pytest.raises(KeyboardInterrupt):
         run.step()
     np.testing.assert_array_equal(flat(run.model), before)
@@ -150,16 +144,14 @@ def test_an_exception_between_the_releases_leaves_the_model_as_it_was(monkeypatc
 
 
 def test_moments_that_are_interrupted_are_counted_and_asked_for_again(monkeypatch):
-    run, asked = with_private_moments(), []
-    ask = run.gate.squares
+    run, stop = with_private_moments(), interrupt(3)
+    ask = run._run.second_moments.release
 
-    def squares(*args):
-        asked.append(args)
-        if len(asked) == 3:
-            raise KeyboardInterrupt
+    def release(*args):
+        stop()
         return ask(*args)
 
-    monkeypatch.setattr(run.gate, "squares", squares)
+    monkeypatch.setattr(run._run.second_moments, "release", release)
     with pytest.raises(KeyboardInterrupt):
         run.step()
     run.fit()
@@ -211,7 +203,7 @@ def test_private_moments_are_not_asked_for_again_after_a_stop(tmp_path):
 
 def test_the_release_of_squares_is_noised_to_its_sensitivity():
     run = with_private_moments()
-    release = run.gate.squares(bound=0.25, noise_multiplier=3.0, population=RECORDS)
+    release = run._run.second_moments.release(bound=0.25, noise_multiplier=3.0)
     assert release.noise_std == pytest.approx(3.0 * 0.25 * np.sqrt(SIZE))
     assert release.value.dtype == torch.float64
     assert run.ledger.totals() == {events.gaussian(3.0): 1}

@@ -36,7 +36,7 @@ def agree(path, expected):
     np.testing.assert_allclose(np.stack(path), np.stack(expected[: len(path)]), rtol=1e-8)
 
 
-# ---------------------------------------------------------------------- 000
+# ---------------------------------------------------------------------- Li et al. (2022)
 
 
 FORMS = {
@@ -229,7 +229,7 @@ def test_scales_by_feature_go_to_the_layer_that_meets_the_features():
         scale_on(pv.preconditioning.by_feature([1.0, 2.0]), model)
 
 
-# ---------------------------------------------------------------------- 002
+# ---------------------------------------------------------------------- Koskela and Honkela (2020)
 
 
 @pytest.mark.parametrize(
@@ -269,7 +269,7 @@ def test_adadp_freezes_and_decays(monkeypatch):
     assert sum(run.ledger.totals().values()) == 5 * 2 + 7
 
 
-# ---------------------------------------------------------------------- 003
+# ---------------------------------------------------------------------- Wu et al. (2021)
 
 
 def noisy(alphas):
@@ -299,7 +299,7 @@ def test_adp_sgd_with_the_adaptive_step(monkeypatch):
     agree(path, expected)
 
 
-# ---------------------------------------------------------------------- 004
+# ---------------------------------------------------------------------- Asi et al. (2021)
 
 SETS = {
     "none": (None, pasan_pagan.everywhere),
@@ -366,7 +366,7 @@ def test_private_second_moments_are_algorithm_3(monkeypatch):
     delta = 1e-3
     epsilon = rounds * np.sqrt(np.log(rounds / delta)) / 8.0
     sigma, _ = pasan_pagan.second_moments(rows(start, 0), noise[:rounds], 1.4, epsilon, delta)
-    found = run._run.shape_state["scale"].numpy()
+    found = run._state.preconditioner["scale"].numpy()
     np.testing.assert_allclose(found, np.maximum(sigma, 1e-3 * sigma.max()) ** (2 / 3), rtol=1e-8)
     assert len(set(sigma)) > 1
 

@@ -180,7 +180,7 @@ def test_an_epoch_is_a_pass_over_the_records():
     scales = []
     for _ in range(12):
         run.step()
-        scales.append(run._run.shape_state["scale"].sum().item())
+        scales.append(run._state.preconditioner["scale"].sum().item())
     assert [a != b for a, b in itertools.pairwise(scales)] == [
         False, False, False, False, True, False, False, False, False, True, False,
     ]  # fmt: skip

@@ -1,4 +1,4 @@
-"""The gate's side of the bargain: no release without its own durable charge, whoever asks."""
+"""The gradient query: no release without its own durable charge, whoever asks."""
 
 import contextlib
 import copy
@@ -28,12 +28,15 @@ from privada.clipping import Batch
 from privada.core.errors import ArgumentError, BudgetExceeded, LedgerError
 from privada.core.hidden_streams import HiddenStreams
 from privada.core.randomness import RandomSource, SecureSource
+from privada.core.receipts import Receipt
 from privada.core.tensors import Parameters
 from privada.core.values import ClippedSum
-from privada.noise import GaussianNoise
+from privada.mechanism import Mechanism, Releases
+from privada.noise import GaussianNoise, constant
 from privada.preconditioning import FlatScaling, isotropic
 from privada.query import account as account_module
-from privada.query.gradients import Gate
+from privada.query.gradients import GradientQuery
+from privada.query.local import LocalExecutor
 from tests.alarms import alarmed
 from tests.forks import PATIENCE, in_fork, together
 
@@ -41,11 +44,11 @@ from tests.forks import PATIENCE, in_fork, together
 SIGMA = 20.0
 EVENT = events.gaussian(SIGMA)
 BUDGET = Budget(1.0, 1e-5)
-GEOMETRY = isotropic()
+PLAIN = isotropic()
 
 
 class FakeRecords:
-    """Three made-up records, and how often they were read after the gate was made."""
+    """Three made-up records, and how often they were read after the query was made."""
 
     size = 3
 
@@ -70,7 +73,7 @@ class FakeRecords:
 class FakeSampler:
     """Takes all records; before it does, looks up what is committed on the ledger's file."""
 
-    batch_size = 3.0
+    units, batch_size = 3, 3.0
 
     def __init__(self, path: Path | None) -> None:
         self.path, self.draws, self.unpaid = path, 0, 0
@@ -100,7 +103,7 @@ class FakeEngine:
 
 
 class Plan:
-    """A run of `total` queries, as the gate sees it: picklable, unlike a trainer's."""
+    """A run of `total` queries, as the query sees it: picklable, unlike a trainer's."""
 
     def __init__(self, total: int) -> None:
         self.total, self.done = total, 0
@@ -116,26 +119,48 @@ def charged(path: Path) -> int:
         return sum(charge.count for charge in ledger.charges())
 
 
-def make_gate(ledger: Ledger, plan: Plan | None = None, block: int = 1, **given: Any) -> Gate:
-    gate = Gate(
+class Planned(GradientQuery):
+    """A query that charges ahead by a plan, as a trainer's steps do."""
+
+    plan: Plan | None = None
+
+    def pay(self, noise_multiplier: float, ahead: Any = None) -> Receipt:
+        return super().pay(noise_multiplier, self.plan)
+
+
+def make_query(
+    ledger: Ledger, plan: Plan | None = None, block: int = 1, **given: Any
+) -> GradientQuery:
+    parameters = Parameters(torch.nn.Linear(2, 1))
+    executor = LocalExecutor(
         records=given.get("records", FakeRecords()),
         engine=given.get("engine", FakeEngine()),
-        parameters=Parameters(torch.nn.Linear(2, 1)),
-        sampler=given.get("sampler", FakeSampler(None)),
-        sampling_rng=SecureSource(),
+        parameters=parameters,
         model_rng=SecureSource(),
-        noise=GaussianNoise(),
-        account=account_module.Account(ledger, run="run", upcoming=plan),
-        clip=1.0,
+    )
+    mechanism = Mechanism(
+        given.get("sampler", FakeSampler(None)),
+        Releases(1, constant(), lambda step: 1),
         batch_size=3.0,
     )
-    gate.account._block = block
-    return gate
+    query = Planned(
+        mechanism=mechanism,
+        executor=executor,
+        account=account_module.Account(ledger, run="run"),
+        noise=GaussianNoise(),
+        sampling_rng=SecureSource(),
+        parameters=parameters,
+    )
+    query.plan = plan
+    query.account._block = block
+    return query
 
 
-def ask(gate: Gate, plan: Plan | None = None, times: int = 1, sigma: float = SIGMA) -> None:
+def ask(
+    query: GradientQuery, plan: Plan | None = None, times: int = 1, sigma: float = SIGMA
+) -> None:
     for _ in range(times):
-        gate.query(GEOMETRY, sigma)
+        query.release(PLAIN, sigma)
         if plan is not None:
             plan.done += 1
 
@@ -151,41 +176,43 @@ def path(tmp_path: Path) -> Path:
 @pytest.mark.parametrize("block", [1, 4])
 def test_every_draw_is_paid_for_on_the_disk_beforehand(path: Path, block: int) -> None:
     plan, sampler = Plan(9), FakeSampler(path)
-    gate = make_gate(Ledger(path, BUDGET), plan, block, sampler=sampler)
-    ask(gate, plan, 9)
-    gate.settle()
+    query = make_query(Ledger(path, BUDGET), plan, block, sampler=sampler)
+    ask(query, plan, 9)
+    query.account.refund_unused()
     assert (sampler.draws, sampler.unpaid) == (9, 0)
     assert charged(path) == 9
 
 
 def test_a_refused_query_reads_no_data(path: Path) -> None:
     records, sampler, engine = FakeRecords(), FakeSampler(path), FakeEngine()
-    gate = make_gate(Ledger(path, BUDGET), records=records, sampler=sampler, engine=engine)
+    query = make_query(Ledger(path, BUDGET), records=records, sampler=sampler, engine=engine)
     with pytest.raises(BudgetExceeded, match="no data was read"):
-        ask(gate, sigma=0.5)
+        ask(query, sigma=0.5)
     assert (records.reads, sampler.draws, engine.calls, charged(path)) == (0, 0, 0, 0)
-    ask(gate)
+    ask(query)
     assert (records.reads, sampler.draws, engine.calls, charged(path)) == (1, 1, 1, 1)
 
 
 def test_a_query_on_a_ledger_in_trouble_reads_no_data(path: Path) -> None:
     records, sampler, engine = FakeRecords(), FakeSampler(None), FakeEngine()
     plan = Plan(10)
-    gate = make_gate(Ledger(path, BUDGET), plan, 3, records=records, sampler=sampler, engine=engine)
-    ask(gate, plan, 3)
+    query = make_query(
+        Ledger(path, BUDGET), plan, 3, records=records, sampler=sampler, engine=engine
+    )
+    ask(query, plan, 3)
     path.unlink()
     for _ in range(2):
         with pytest.raises(LedgerError):
-            ask(gate, plan)
+            ask(query, plan)
     assert (records.reads, sampler.draws, engine.calls) == (3, 3, 3)
 
 
 @pytest.mark.parametrize("wrong", [0.0, -1.0, float("nan"), float("inf"), "1", None])
 def test_a_wrong_noise_multiplier_is_refused_before_it_is_charged(path: Path, wrong: Any) -> None:
     sampler = FakeSampler(None)
-    gate = make_gate(Ledger(path, BUDGET), sampler=sampler)
+    query = make_query(Ledger(path, BUDGET), sampler=sampler)
     with pytest.raises(ArgumentError, match="noise_multiplier"):
-        ask(gate, sigma=wrong)
+        ask(query, sigma=wrong)
     assert (sampler.draws, charged(path)) == (0, 0)
 
 
@@ -194,21 +221,21 @@ def test_a_query_that_fails_after_the_draw_stays_charged(path: Path) -> None:
         def clipped_sum(self, *_: Any) -> ClippedSum:
             raise RuntimeError("broken")
 
-    gate = make_gate(Ledger(path, BUDGET), engine=Broken())
+    query = make_query(Ledger(path, BUDGET), engine=Broken())
     with pytest.raises(RuntimeError, match="broken"):
-        ask(gate)
-    gate.settle()
+        ask(query)
+    query.account.refund_unused()
     assert charged(path) == 1
 
 
 def test_an_unplanned_query_is_paid_for_alone(path: Path) -> None:
     plan, ledger = Plan(8), Ledger(path, BUDGET)
-    gate = make_gate(ledger, plan, 4)
-    ask(gate, plan, 2)
-    ask(gate, sigma=30.0)
+    query = make_query(ledger, plan, 4)
+    ask(query, plan, 2)
+    ask(query, sigma=30.0)
     assert ledger.totals() == Counter({EVENT: 4, events.gaussian(30.0): 1})
-    ask(gate, plan, 2)
-    gate.settle()
+    ask(query, plan, 2)
+    query.account.refund_unused()
     assert ledger.totals() == Counter({EVENT: 4, events.gaussian(30.0): 1})
 
 
@@ -217,13 +244,13 @@ def test_a_block_that_the_budget_does_not_allow_becomes_a_smaller_one(path: Path
     most = ledger.affordable(EVENT, 10_000)
     ledger.charge({EVENT: most - 10}, run="another")
     plan = Plan(100)
-    gate = make_gate(ledger, plan, 64)
+    query = make_query(ledger, plan, 64)
     asked = 0
     with contextlib.suppress(BudgetExceeded):
         while True:
-            ask(gate, plan)
+            ask(query, plan)
             asked += 1
-    gate.settle()
+    query.account.refund_unused()
     assert asked == 10
     assert charged(path) == most
 
@@ -233,33 +260,33 @@ def test_a_block_that_the_budget_does_not_allow_becomes_a_smaller_one(path: Path
 
 def test_settle_returns_what_was_not_used(path: Path) -> None:
     plan = Plan(20)
-    gate = make_gate(Ledger(path, BUDGET), plan, 8)
-    ask(gate, plan, 3)
+    query = make_query(Ledger(path, BUDGET), plan, 8)
+    ask(query, plan, 3)
     assert charged(path) == 8
-    gate.settle()
+    query.account.refund_unused()
     assert charged(path) == 3
-    gate.settle()
+    query.account.refund_unused()
     assert charged(path) == 3
-    gate.account._block = 5
-    ask(gate, plan)
+    query.account._block = 5
+    ask(query, plan)
     assert charged(path) == 8
-    gate.settle()
+    query.account.refund_unused()
     assert charged(path) == 4
 
 
 def test_settle_before_any_query_touches_nothing(path: Path) -> None:
     ledger = Ledger(path, BUDGET)
-    gate = make_gate(ledger)
+    query = make_query(ledger)
     path.unlink()
-    gate.settle()
+    query.account.refund_unused()
 
 
 def test_what_could_not_be_refunded_is_not_used_either(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ledger, plan = Ledger(path, BUDGET), Plan(20)
-    gate = make_gate(ledger, plan, 8)
-    ask(gate, plan, 3)
+    query = make_query(ledger, plan, 8)
+    ask(query, plan, 3)
 
     def fail(*_: Any, **__: Any) -> None:
         raise LedgerError("the disk is gone")
@@ -267,24 +294,24 @@ def test_what_could_not_be_refunded_is_not_used_either(
     with monkeypatch.context() as patch:
         patch.setattr(ledger, "refund", fail)
         with pytest.raises(LedgerError, match="gone"):
-            gate.settle()
+            query.account.refund_unused()
     assert charged(path) == 8
-    ask(gate, plan)
+    ask(query, plan)
     assert charged(path) > 8
-    gate.settle()
+    query.account.refund_unused()
     assert charged(path) == 8 + 1
 
 
 def test_what_was_used_is_not_given_back_by_any_name(path: Path) -> None:
     """A full run, its charges taken back, and another: each was within budget."""
     ledger, plan = Ledger(path, BUDGET), Plan(20)
-    gate = make_gate(ledger, plan, 8)
-    ask(gate, plan, 20)
-    gate.settle()
+    query = make_query(ledger, plan, 8)
+    ask(query, plan, 20)
+    query.account.refund_unused()
     used = ledger.totals()
     with pytest.raises(ArgumentError, match="reservation"):
         ledger.refund(used)  # type: ignore[arg-type]
-    gate.settle()
+    query.account.refund_unused()
     assert ledger.totals() == used == Counter({EVENT: 20})
 
 
@@ -306,13 +333,13 @@ def test_blocks_stay_within_the_plan(total: int, seconds: list[float], stops: se
     plan, ledger = Plan(total), Ledger(None)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(account_module, "time", SimpleNamespace(perf_counter=now))
-        gate = make_gate(ledger, plan)
+        query = make_query(ledger, plan)
         for number in range(1, total + 1):
-            ask(gate, plan)
+            ask(query, plan)
             held = ledger.totals()[EVENT]
             assert number <= held <= min(total, number + account_module.LARGEST_BLOCK)
             if number in stops:
-                gate.settle()
+                query.account.refund_unused()
                 assert ledger.totals()[EVENT] == number
     assert ledger.totals()[EVENT] == total
 
@@ -330,50 +357,50 @@ def test_blocks_grow_when_commits_are_slow_and_shrink_when_they_are_not(
         return true(*given, **named)
 
     monkeypatch.setattr(ledger, "charge", slow)
-    gate = make_gate(ledger, plan)
+    query = make_query(ledger, plan)
     sizes = []
     for _ in range(1000):
-        ask(gate, plan)
+        ask(query, plan)
         clock[0] += 0.001
-        sizes.append(gate.account._block)
+        sizes.append(query.account._block)
     assert max(sizes) == account_module.LARGEST_BLOCK
     cost[0] = 1e-9
     for _ in range(1000):
-        ask(gate, plan)
+        ask(query, plan)
         clock[0] += 0.001
-    assert gate.account._block == 1
+    assert query.account._block == 1
 
 
-def test_threads_share_a_gate(path: Path) -> None:
-    gate = make_gate(Ledger(path), Plan(10_000), 4)
+def test_threads_share_a_query(path: Path) -> None:
+    query = make_query(Ledger(path), Plan(10_000), 4)
 
     def work(_: int) -> None:
         for turn in range(20):
-            ask(gate)
+            ask(query)
             if turn % 7 == 3:
-                gate.settle()
+                query.account.refund_unused()
 
     together(work)
-    gate.settle()
+    query.account.refund_unused()
     assert charged(path) == 160
 
 
 def test_a_signal_handler_that_settles_takes_back_nothing_that_is_used() -> None:
-    """It finds the gate in the middle of whatever it was doing."""
+    """It finds the query in the middle of whatever it was doing."""
     ledger, plan = Ledger(None), Plan(10**9)
-    gate = make_gate(ledger, plan, account_module.LARGEST_BLOCK)
+    query = make_query(ledger, plan, account_module.LARGEST_BLOCK)
     asked, handled = 0, [0]
 
     def handle(*_: object) -> None:
         handled[0] += 1
-        gate.settle()
+        query.account.refund_unused()
         signal.setitimer(signal.ITIMER_REAL, 2e-4)
 
     with alarmed(handle, 2e-4):
         while handled[0] < 2000:
-            gate.account.pay(EVENT)
+            query.account.pay(EVENT, ahead=plan)
             asked += 1
-    gate.settle()
+    query.account.refund_unused()
     assert ledger.totals()[EVENT] == asked
 
 
@@ -382,23 +409,23 @@ def test_settling_in_the_middle_of_a_charge_is_left_for_later(
     path: Path, monkeypatch: pytest.MonkeyPatch, when: str
 ) -> None:
     ledger, plan = Ledger(path, BUDGET), Plan(100)
-    gate = make_gate(ledger, plan, 8)
+    query = make_query(ledger, plan, 8)
     true = ledger.charge
 
     def charge(*given: Any, **named: Any) -> Reservation:
         if when == "before":
-            gate.settle()
+            query.account.refund_unused()
         reservation = true(*given, **named)
         if when == "after":
-            gate.settle()
+            query.account.refund_unused()
             with pytest.raises(LedgerError, match="do it after the step"):
-                ask(gate)  # a release is refused, though
+                ask(query)  # a release is refused, though
         return reservation
 
     monkeypatch.setattr(ledger, "charge", charge)
-    ask(gate, plan)
+    ask(query, plan)
     assert charged(path) == 8
-    gate.settle()
+    query.account.refund_unused()
     assert charged(path) == 1
 
 
@@ -406,37 +433,37 @@ def test_settling_in_the_middle_of_reading_the_ledger_is_left_for_later(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ledger, plan = Ledger(path, BUDGET), Plan(100)
-    gate = make_gate(ledger, plan, 8)
-    ask(gate, plan, 3)
+    query = make_query(ledger, plan, 8)
+    ask(query, plan, 3)
     true = ledger._storage.charges
 
     def interrupted(connection: Any) -> Any:
-        gate.settle()
+        query.account.refund_unused()
         return true(connection)
 
     with monkeypatch.context() as patch:
         patch.setattr(ledger._storage, "charges", interrupted)
         assert sum(charge.count for charge in ledger.charges()) == 8
-    ask(gate, plan, 5)
+    ask(query, plan, 5)
     assert charged(path) == 8  # the block was still its own
-    gate.settle()
+    query.account.refund_unused()
     assert charged(path) == 8
 
 
 def test_a_signal_handler_that_settles_waits_for_no_thread_that_waits_for_it(path: Path) -> None:
-    """It has interrupted the owner of the ledger; the owner of the gate waits for the ledger."""
+    """It has interrupted the owner of the ledger; the owner of the query waits for the ledger."""
     ledger, plan = Ledger(path, BUDGET), Plan(100)
-    gate = make_gate(ledger, plan)
-    paying = threading.Thread(target=lambda: gate.account.pay(EVENT), daemon=True)
+    query = make_query(ledger, plan)
+    paying = threading.Thread(target=lambda: query.account.pay(EVENT, ahead=plan), daemon=True)
 
     def stuck(*_: object) -> None:
         raise TimeoutError("the handler waits for the thread")
 
     with ledger._storage.reading(), alarmed(stuck, PATIENCE):
         paying.start()
-        while not gate.account._busy:
+        while not query.account._busy:
             time.sleep(0.001)
-        gate.settle()
+        query.account.refund_unused()
     paying.join(PATIENCE)
     assert charged(path) == 1
 
@@ -446,12 +473,12 @@ def test_a_trainer_settled_by_a_signal_handler_trains_on(path: Path) -> None:
 
     def handle(*_: object) -> None:
         times[0] += 1
-        trainer.gate.settle()
+        trainer.gradients.account.refund_unused()
         signal.setitimer(signal.ITIMER_REAL, 1e-3)  # once more, however long this took
 
     with alarmed(handle, 1e-3):
         trainer.fit()
-    trainer.gate.settle()
+    trainer.gradients.account.refund_unused()
     assert times[0] > 10
     assert (trainer.steps_done, charged(path)) == (300, 300)
 
@@ -461,52 +488,54 @@ def test_a_trainer_settled_by_a_signal_handler_trains_on(path: Path) -> None:
 
 @pytest.mark.parametrize(
     "make_copy",
-    [copy.copy, copy.deepcopy, lambda gate: pickle.loads(pickle.dumps(gate))],
+    [copy.copy, copy.deepcopy, lambda query: pickle.loads(pickle.dumps(query))],
     ids=["copy", "deepcopy", "pickle"],
 )
-def test_a_copy_pays_for_itself(path: Path, make_copy: Callable[[Gate], Gate]) -> None:
+def test_a_copy_pays_for_itself(
+    path: Path, make_copy: Callable[[GradientQuery], GradientQuery]
+) -> None:
     plan = Plan(1000)
-    gate = make_gate(Ledger(path, Budget(4.0, 1e-5)), plan, 16)
-    ask(gate, plan, 3)
+    query = make_query(Ledger(path, Budget(4.0, 1e-5)), plan, 16)
+    ask(query, plan, 3)
     assert charged(path) == 16
-    other = make_copy(gate)
+    other = make_copy(query)
     assert charged(path) == 16
-    other.settle()  # it holds nothing, and returns nothing
+    other.account.refund_unused()  # it holds nothing, and returns nothing
     assert charged(path) == 16
     ask(other, None, 5)
     assert charged(path) >= 16 + 5
-    ask(gate, plan, 4)
-    other.settle()
-    gate.settle()
+    ask(query, plan, 4)
+    other.account.refund_unused()
+    query.account.refund_unused()
     assert charged(path) == 3 + 5 + 4
     again = make_copy(other)
     ask(again, None, 2)
-    again.settle()
+    again.account.refund_unused()
     assert charged(path) == 3 + 5 + 4 + 2
 
 
 def test_a_forked_child_does_not_use_its_parents_block(path: Path) -> None:
     plan = Plan(1000)
-    gate = make_gate(Ledger(path, Budget(4.0, 1e-5)), plan, 16)
-    ask(gate, plan, 3)
+    query = make_query(Ledger(path, Budget(4.0, 1e-5)), plan, 16)
+    ask(query, plan, 3)
 
     def child() -> None:
-        ask(gate, plan, 5)
+        ask(query, plan, 5)
         assert charged(path) >= 16 + 5
-        gate.settle()
+        query.account.refund_unused()
 
     def settles_only() -> None:
-        gate.settle()
+        query.account.refund_unused()
 
     def forks_again() -> None:
-        ask(gate, plan, 1)
-        gate.account._block = 16
-        gate.settle()
-        ask(gate, plan, 1)
+        ask(query, plan, 1)
+        query.account._block = 16
+        query.account.refund_unused()
+        ask(query, plan, 1)
         held = charged(path)
-        assert in_fork(lambda: ask(gate, plan, 2)) == 0
+        assert in_fork(lambda: ask(query, plan, 2)) == 0
         assert charged(path) >= held + 2
-        gate.settle()
+        query.account.refund_unused()
 
     assert in_fork(settles_only) == 0
     assert charged(path) == 16
@@ -515,46 +544,46 @@ def test_a_forked_child_does_not_use_its_parents_block(path: Path) -> None:
     assert in_fork(forks_again) == 0
     held = charged(path)
     assert held >= 16 + 5 + 4
-    ask(gate, plan, 13)
+    ask(query, plan, 13)
     assert charged(path) == held  # what was the parent's before the forks still is
-    ask(gate, plan, 1)
+    ask(query, plan, 1)
     assert charged(path) > held
 
 
 def test_a_forked_child_that_is_refused_reads_no_data(path: Path) -> None:
     ledger, plan, sampler = Ledger(path, BUDGET), Plan(1000), FakeSampler(None)
-    gate = make_gate(ledger, plan, 16, sampler=sampler)
-    ask(gate, plan, 1)
+    query = make_query(ledger, plan, 16, sampler=sampler)
+    ask(query, plan, 1)
     ledger.charge({EVENT: ledger.affordable(EVENT, 10_000)}, run="another")
 
     def child() -> None:
         with pytest.raises(BudgetExceeded):
-            ask(gate, plan)
+            ask(query, plan)
         assert sampler.draws == 1
 
     assert in_fork(child) == 0
-    ask(gate, plan, 15)  # these were paid for
+    ask(query, plan, 15)  # these were paid for
 
 
 def test_a_forked_gate_on_a_ledger_in_memory_is_refused() -> None:
     ledger, plan, sampler = Ledger(None, BUDGET), Plan(1000), FakeSampler(None)
-    gate = make_gate(ledger, plan, 16, sampler=sampler)
-    ask(gate, plan, 1)
+    query = make_query(ledger, plan, 16, sampler=sampler)
+    ask(query, plan, 1)
 
     def child() -> None:
         with pytest.raises(LedgerError, match="forked process"):
-            ask(gate, plan)
+            ask(query, plan)
         assert sampler.draws == 1
-        gate.settle()
+        query.account.refund_unused()
 
     assert in_fork(child) == 0
     with pytest.raises(LedgerError, match="Give the ledger a path"):
-        pickle.dumps(gate)
-    other = copy.deepcopy(gate)
+        pickle.dumps(query)
+    other = copy.deepcopy(query)
     ask(other, None, 2)
-    ask(gate, plan, 1)
-    other.settle()
-    gate.settle()
+    ask(query, plan, 1)
+    other.account.refund_unused()
+    query.account.refund_unused()
     assert ledger.totals()[EVENT] == 4
 
 
@@ -646,7 +675,7 @@ def test_a_run_calibrated_to_its_budget_spends_it_and_no_more(path: Path) -> Non
 
 def test_a_deep_copy_of_a_trainer_pays_for_itself(path: Path) -> None:
     trainer = make_trainer(steps=100, ledger=path)
-    trainer._run.gate.account._block = 16
+    trainer.gradients.account._block = 16
     for _ in range(3):
         trainer.step()
     held = charged(path)
@@ -675,7 +704,7 @@ def test_a_run_and_its_copies_keep_to_the_runs_budget_together(
         with contextlib.suppress(BudgetExceeded):
             for _ in range(20):
                 each.step()
-        each.gate.settle()
+        each.gradients.account.refund_unused()
     assert charged(path) == 30
     assert Ledger(path).epsilon(own.delta) <= own.epsilon
     with pytest.raises(BudgetExceeded, match="own budget of run"):

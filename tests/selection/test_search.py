@@ -132,7 +132,7 @@ def test_a_run_cannot_release_more_than_was_paid_for(monkeypatch):
         def fit(self, *_, **__):
             super().fit()
             with pytest.raises(pv.BudgetExceeded, match="paid for in advance") as raised:
-                self.gate.query(pv.preconditioning.isotropic(), self.noise_multiplier)
+                self.gradients.release(pv.preconditioning.isotropic(), self.noise_multiplier)
             refused.append(raised.value)
             raise raised.value
 

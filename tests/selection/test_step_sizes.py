@@ -9,6 +9,7 @@ import torch
 
 import privada as pv
 from privada.selection.step_sizes import effective_step_sizes
+from tests.taps import tap_releases
 
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(60, 4)).astype("float32")
@@ -38,14 +39,10 @@ def noise_alone(method, steps, coordinates=20_000):
 
 def recorded(run, monkeypatch):
     """Return a list to which the average gradients that are released will be added."""
-    found, ask = [], run.gate.query
-
-    def query(*args):
-        release = ask(*args)
-        found.append(release.value.double().numpy() / release.batch_size)
-        return release
-
-    monkeypatch.setattr(run.gate, "query", query)
+    found = []
+    tap_releases(
+        monkeypatch, lambda each: found.append(each.value.double().numpy() / each.batch_size)
+    )
     return found
 
 

@@ -2,6 +2,7 @@
 
 import contextlib
 import copy
+import hashlib
 import io
 import os
 import pickle
@@ -22,7 +23,7 @@ from privada.core.tensors import Parameters
 from privada.core.values import Release
 from privada.methods.method import Method, Parts
 from privada.train import checkpoint
-from privada.updates import Move, Rule, State, scheduled
+from privada.updates import ParameterStep, State, UpdateRule, scheduled
 
 STEPS = 7
 EVENT = events.poisson(0.1, 4.0)
@@ -41,11 +42,13 @@ class Heavy(Method):
 
         def update(
             release: Release, state: State, parameters: Parameters, lr: float
-        ) -> tuple[Move, State]:
+        ) -> tuple[ParameterStep, State]:
             speed = 0.9 * state["speed"] + release.gradient
-            return Move(speed, -lr), {"speed": speed, "turns": state["turns"] + 1}
+            return ParameterStep(speed, -lr), {"speed": speed, "turns": state["turns"] + 1}
 
-        return Parts(rule=Rule(init, update), controller=scheduled(lambda k: self.lr / (1 + k)))
+        return Parts(
+            rule=UpdateRule(init, update), controller=scheduled(lambda k: self.lr / (1 + k))
+        )
 
 
 METHODS = {"dp-sgd": pv.methods.DPSGD(lr=0.1, clip=1.0), "heavy": Heavy(lr=0.1, clip=1.0)}
@@ -264,7 +267,7 @@ def test_a_resumed_run_is_never_reported_for_less_than_its_steps(
 def test_saving_settles_the_account(tmp_path: Path) -> None:
     ledger = tmp_path / "ledger"
     trainer = make_trainer(ledger=ledger)
-    trainer._run.gate.account._block = 5
+    trainer.gradients.account._block = 5
     take(trainer, 2)
     assert charged(ledger) == 5
     trainer.save(tmp_path / "run.pt")
@@ -274,7 +277,7 @@ def test_saving_settles_the_account(tmp_path: Path) -> None:
 def test_a_checkpoint_that_cannot_be_written_costs_nothing_more(tmp_path: Path) -> None:
     ledger = tmp_path / "ledger"
     trainer = make_trainer(ledger=ledger)
-    trainer.gate.account._block = 6
+    trainer.gradients.account._block = 6
     with pytest.raises(CheckpointError, match="Cannot write the checkpoint"):
         trainer.fit(checkpoint=tmp_path / "missing" / "run.pt", checkpoint_steps=2)
     assert trainer.steps_done == 2
@@ -318,10 +321,11 @@ def test_a_private_checkpoint_holds_no_key(tmp_path: Path, monkeypatch: pytest.M
         "settings",
         "run",
         "step",
-        "done",
+        "releases",
         "finished",
         "prepared",
-        "shape",
+        "preconditioner",
+        "clip",
         "model",
         "rule",
         "controller",
@@ -479,7 +483,47 @@ def test_a_flipped_bit_is_noticed_or_changes_nothing(saved: Path) -> None:
 def test_a_newer_version_is_a_clear_error(saved: Path) -> None:
     newer = contents_of(saved) | {"version": checkpoint._VERSION + 1}
     checkpoint.write(saved, newer)
-    with pytest.raises(CheckpointError, match=r"format 2.*Upgrade Privada"):
+    with pytest.raises(CheckpointError, match=r"format 3.*Upgrade Privada"):
+        resume(saved)
+
+
+def in_format_1(saved: Path, method: str | None = None) -> None:
+    """Rewrite a checkpoint as the first version of Privada wrote it."""
+    content = contents_of(saved) | {"version": 1}
+    content["shape"], content["done"] = content.pop("preconditioner"), content.pop("releases")
+    del content["clip"], content["settings"]["noise"]
+    if method is not None:
+        content["settings"]["method"] = method
+    packed = io.BytesIO()
+    torch.save(content, packed)
+    digest = hashlib.sha256(packed.getvalue()).digest()
+    saved.write_bytes(checkpoint._MARK + digest + packed.getvalue())
+
+
+def test_a_checkpoint_of_the_first_format_goes_on_as_it_would_have(saved: Path) -> None:
+    whole = make_trainer(seed=1).fit()
+    in_format_1(saved)
+    found = resume(saved).fit()
+    assert_equal(found.model, whole.model)
+    assert sum(found.ledger.totals().values()) == STEPS
+
+
+def test_the_first_format_called_a_preconditioner_a_geometry(tmp_path: Path) -> None:
+    def made(**given: Any) -> pv.Trainer:
+        scales = pv.preconditioning.diagonal(2.0)
+        method = pv.methods.AdaDPS(lr=0.1, preconditioner=scales)
+        return make_trainer(method=method, seed=1, **given)
+
+    path, ledger = tmp_path / "run.pt", tmp_path / "ledger"
+    take(made(ledger=ledger), 3).save(path)
+    now = contents_of(path)["settings"]["method"]
+    in_format_1(path, now.replace("preconditioner=", "geometry="))
+    assert_equal(made(ledger=ledger, resume=path).fit().model, made().fit().model)
+
+
+def test_a_first_format_whose_scales_were_in_other_units_is_refused_in_words(saved: Path) -> None:
+    in_format_1(saved, "dp2-rmsprop (clip=1.0)")
+    with pytest.raises(CheckpointError, match="in other units now"):
         resume(saved)
 
 

@@ -8,7 +8,8 @@ import torch
 from torch import nn
 
 import privada as pv
-from privada.train.loop import PrivateToken
+from privada.train.tokens import PrivateToken
+from tests.taps import interrupt, tap_releases
 from tests.train.test_trainer import LOSS, problem, trainer, zeroed
 
 
@@ -489,15 +490,7 @@ def test_a_step_that_is_interrupted_is_taken_anew_and_the_loop_goes_on_to_its_en
         (np.ones((20, 3), "float32"), np.zeros(20, int)), clip=1.0, batch_size=5, epochs=1,
         noise_multiplier=1.0, delta=1e-3, controller=pv.updates.step_doubling(0.1, 1.0),
     )  # fmt: skip
-    ask, asked = loop._run.gate.query, []
-
-    def query(*args):
-        asked.append(args)
-        if len(asked) == 2:
-            raise KeyboardInterrupt
-        return ask(*args)
-
-    monkeypatch.setattr(loop._run.gate, "query", query)
+    tap_releases(monkeypatch, before=interrupt(2))
     before = net.weight.detach().clone()
     model, optimizer, criterion, loader = loop
     x, y = next(iter(loader))

@@ -362,11 +362,12 @@ def test_nothing_private_is_in_the_representations_of_values_on_the_way():
     assert "123" not in repr(Batch(torch.tensor([123.0]), torch.tensor([1])))
 
 
-def test_a_diagonal_geometry_goes_through_the_gate():
+def test_a_diagonal_geometry_goes_through_the_query():
     run = trainer(seed=2)
     scales = {"weight": torch.full((3, 5), 2.0), "bias": torch.ones(3)}
-    release = run.gate.query(pv.preconditioning.diagonal(scales), 1.0)
-    restored = trainer(seed=2).gate.query(pv.preconditioning.diagonal(scales, restore=True), 1.0)
+    release = run.gradients.release(pv.preconditioning.diagonal(scales), 1.0)
+    undone = pv.preconditioning.diagonal(scales, restore=True)
+    restored = trainer(seed=2).gradients.release(undone, 1.0)
     flat = run._run.parameters.layout.join(scales)
     assert torch.allclose(restored.gradient, release.gradient * flat)
     assert torch.allclose(release.gradient, release.value / 20, rtol=1e-6)
@@ -374,9 +375,9 @@ def test_a_diagonal_geometry_goes_through_the_gate():
 
 def test_the_expected_batch_size_divides_whatever_was_drawn():
     run = trainer(seed=2)
-    assert {run.gate.query(pv.preconditioning.isotropic(), 1.0).batch_size for _ in range(5)} == {
-        20
-    }
+    assert {
+        run.gradients.release(pv.preconditioning.isotropic(), 1.0).batch_size for _ in range(5)
+    } == {20}
 
 
 def test_the_progress_bar_ends_with_the_epsilon(capsys):

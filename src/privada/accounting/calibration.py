@@ -328,7 +328,7 @@ def noise_multiplier(
     """Return the noise multiplier with which a run costs at most `epsilon` at `delta`.
 
     With `schedule`, step t uses the returned multiplier times `schedule[t]`, and the whole
-    schedule together fits the budget (003 calls these factors alpha_t).
+    schedule together fits the budget (the factors alpha_t of Wu et al. 2021).
 
     Guarantee: the cost of the returned multiplier is at most `epsilon`. It is at least 99.9% of it
     where the accountant's cost falls without jumps; near 0 by "rdp", and below the range of the
@@ -344,8 +344,9 @@ def noise_multiplier(
         ... ) <= 1.0
         True
 
-    Reference: Adaptive Differentially Private Empirical Risk Minimization (003), Section 4, for
-    schedules; calibrated here by the tight accountant rather than by its equation (6).
+    Reference: Wu et al. (2021), Adaptive Differentially Private Empirical Risk Minimization,
+    arXiv 2110.07435, Section 4, for schedules; calibrated here by the tight accountant rather than
+    by its equation (6).
     """
     positive("epsilon", epsilon)
     probability("delta", delta)

@@ -1,130 +1,60 @@
 """The ways of bounding what one record adds to a sum.
 
-A clipping is two choices: how one gradient is bounded, and whether gradients are averaged over
-micro-batches first. From them follow the sensitivity of the sum, which noise is scaled to, and the
-number of its terms, which it is divided by.
+A clipping is three independent choices: how one gradient is bounded, whether gradients are averaged
+over micro-batches first, and how the clip norm follows from releases. From them follow the
+sensitivity of the sum, which noise is scaled to, and the number of its terms, which it is divided
+by.
 """
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from privada.clipping.averages import averages
+from privada.clipping.bounds import Automatic, Bound, ByNorm, Threshold, whitened_norms
+from privada.clipping.norm_controls import (
+    CONSTANT,
+    Adaptive,
+    InTurns,
+    NormControl,
+    State,
+    checked_control,
+)
+from privada.clipping.per_layer import PerLayer, checked_shares
 from privada.clipping.projection import Ellipsoid
 from privada.core.errors import ArgumentError
 from privada.core.randomness import RandomSource, integers
+from privada.core.tensors import Layout
 from privada.core.validation import integer, positive
+from privada.core.values import ClippedSum, Release
 from privada.preconditioning import FlatScaling
 
 # Beyond these, float32 would round what is divided by gamma by more than the engines allow for.
 _LEAST_GAMMA, _LARGEST_GAMMA = 1e-6, 1e6
 
 
-@runtime_checkable
-class Bound(Protocol):
-    """How one gradient is bounded."""
-
-    def sum_of(self, rows: Tensor, scaling: FlatScaling, clip: float) -> Tensor:
-        """Return the sum of rows, each whitened and with a norm of at most `clip` afterwards.
-
-        A row that is not finite counts as zero.
-        """
-
-
-@runtime_checkable
-class ByNorm(Bound, Protocol):
-    """A bound that multiplies a gradient by a factor, for which its norm is all one needs."""
-
-    def factors(self, norms: Tensor, clip: float) -> Tensor:
-        """Return factors of at most one, given upper bounds on the norms of whitened gradients."""
-
-    def finish_(self, total: Tensor, clip: float) -> Tensor:
-        """Multiply a sum of rescaled gradients in place by what all of them have in common."""
-
-
-@dataclass(frozen=True)
-class Threshold:
-    """Shortens a gradient to the clip norm where it is longer."""
-
-    def factors(self, norms: Tensor, clip: float) -> Tensor:
-        """Return min(1, clip / norm)."""
-        return clip / norms.clamp(min=clip)
-
-    def finish_(self, total: Tensor, clip: float) -> Tensor:
-        """Return the sum as it is."""
-        return total
-
-    def sum_of(self, rows: Tensor, scaling: FlatScaling, clip: float) -> Tensor:
-        """Return the sum of the bounded rows."""
-        return _rescaled(self, rows, scaling, clip)
-
-    def __repr__(self) -> str:
-        return "threshold()"
-
-
-@dataclass(frozen=True)
-class Automatic:
-    """Divides a gradient by its own norm and a little more."""
-
-    gamma: float
-
-    def factors(self, norms: Tensor, clip: float) -> Tensor:
-        """Return gamma / (norm + gamma).
-
-        A factor above one, such as clip / (norm + gamma) would often be, could make one of the
-        numbers that a short gradient is the product of overflow.
-        """
-        return self.gamma / (norms + self.gamma)
-
-    def finish_(self, total: Tensor, clip: float) -> Tensor:
-        """Multiply by clip / gamma, in two steps of which neither overflows."""
-        return total.mul_(1 / self.gamma).mul_(clip)
-
-    def sum_of(self, rows: Tensor, scaling: FlatScaling, clip: float) -> Tensor:
-        """Return the sum of the bounded rows."""
-        return _rescaled(self, rows, scaling, clip)
-
-    def __repr__(self) -> str:
-        return f"automatic(gamma={self.gamma:g})"
-
-
-def factors_in(bound: ByNorm, norms: Tensor, clip: float, dtype: torch.dtype) -> Tensor:
-    """Return the factors of a bound in a type, none rounded up by more than its eps."""
-    factors = bound.factors(norms, clip)
-    # below the smallest normal number a factor could be rounded up by much
-    return torch.where(factors < torch.finfo(dtype).tiny, 0.0, factors).to(dtype)
-
-
-def _rescaled(bound: ByNorm, rows: Tensor, scaling: FlatScaling, clip: float) -> Tensor:
-    """Return the sum of whitened rows, each times its factor."""
-    if scaling.shift is not None:
-        rows = rows - scaling.shift
-    if scaling.scale is not None:
-        rows = rows / scaling.scale
-    norms = torch.linalg.vector_norm(rows, dim=1, dtype=torch.float64)
-    finite = torch.isfinite(norms)
-    if not bool(finite.all()):
-        rows = torch.where(finite[:, None], rows, 0.0)
-        norms = torch.where(finite, norms, 0.0)
-    return bound.finish_(factors_in(bound, norms, clip, rows.dtype) @ rows, clip)
-
-
 @dataclass(frozen=True)
 class Clipping:
-    """How a sum is made in which no record counts for much: a bound, over micro-batches or not.
+    """How a sum is made in which no record counts for much.
 
     `bound` says how one gradient is bounded. With a `size`, the gradients of about so many records
     are averaged and the averages are bounded. `by_unit` says that the rows of a unit are averaged
-    and bounded together. `threshold`, `automatic`, `ellipsoid` and `microbatches` make the usual
+    and bounded together. `control` says how the clip norm follows from releases. `threshold`,
+    `automatic`, `ellipsoid`, `per_layer`, `microbatches`, `in_turns` and `adaptive` make the usual
     ones.
+
+    The clip norm of each release comes from a state: `init` gives the first, `norm` reads the clip
+    norm off it, `seen` gives the next one after a release.
 
     Guarantee: adding or removing one record moves the sum by at most `sensitivity(clip)` in
     Euclidean norm, in the whitened space: by `clip` where records are bounded one by one, and by
-    twice that where averages are, one of which a record can turn round.
+    twice that where averages are, one of which a record can turn round. Extra coordinates that a
+    control asks for are counted in.
 
     Edge cases: a gradient or an average that is not finite counts as zero. An empty batch gives
     zero.
@@ -135,13 +65,18 @@ class Clipping:
         (0.5, 64)
         >>> microbatches(4).sensitivity(0.5), microbatches(4).terms(64)
         (1.0, 16.0)
+        >>> clipping = threshold()
+        >>> clipping.norm(clipping.init(0.5))
+        0.5
 
-    Reference: Abadi et al. (2016), Deep Learning with Differential Privacy, Algorithm 1.
+    Reference: Abadi et al. (2016), Deep Learning with Differential Privacy, Algorithm 1
+    (arXiv 1607.00133).
     """
 
     bound: Bound
     size: int | None = None
     by_unit: bool = False
+    control: NormControl = CONSTANT
 
     def __post_init__(self) -> None:
         if isinstance(self.bound, type) or not isinstance(self.bound, Bound):
@@ -156,6 +91,13 @@ class Clipping:
                     f"Expected a clipping of single units with groups, got micro-batches of "
                     f"{self.size}. Use threshold(), automatic() or ellipsoid()."
                 )
+            if checked_control(self.control).coordinates:
+                raise ArgumentError(
+                    f"Expected a clipping of single records with {self.control.describe()}, got "
+                    f"micro-batches of {self.size}: a count of averages would not tell how long "
+                    "gradients are. Use threshold(), automatic() or ellipsoid()."
+                )
+        checked_control(self.control)
 
     @cached_property
     def by_norm(self) -> ByNorm | None:
@@ -164,13 +106,38 @@ class Clipping:
         alone = self.size is None and not self.by_unit
         return bound if alone and isinstance(bound, ByNorm) else None
 
+    def on(self, layout: Layout) -> "Clipping":
+        """Return the same for a model with parameters of a layout, which layers are found in."""
+        if not isinstance(self.bound, PerLayer):
+            return self
+        return replace(self, bound=self.bound.on(layout))
+
     def of_units(self) -> "Clipping":
         """Return the same for units of several rows: their average gradient is what is bounded."""
         return replace(self, by_unit=True)
 
+    def init(self, clip: float) -> State:
+        """Return the state before the first release, given the clip norm to start with."""
+        return self.control.init(clip)
+
+    def norm(self, state: State) -> float:
+        """Return the clip norm of the next release."""
+        return self.control.norm(state)
+
+    def seen(self, release: Release, state: State) -> State:
+        """Return the state after a release, from which the next clip norm follows."""
+        return self.control.seen(release, state)
+
+    def calibrated(self, noise_multiplier: float, batch_size: float) -> "Clipping":
+        """Return the same for a noise multiplier and an expected number of units.
+
+        A control that asks for extra coordinates finds its share of the noise by them.
+        """
+        return replace(self, control=self.control.calibrated(noise_multiplier, batch_size))
+
     def sensitivity(self, clip: float) -> float:
         """Return by how much one record more or less can move the sum."""
-        return clip if self.size is None else 2 * clip
+        return self.control.sensitivity(clip if self.size is None else 2 * clip)
 
     def terms(self, batch_size: float) -> float:
         """Return the expected number of terms of the sum, for an expected number of records.
@@ -197,9 +164,14 @@ class Clipping:
             return None
         return torch.from_numpy(integers(rng, math.ceil(self.terms(batch_size)), count))
 
+    def no_statistics(self, device: torch.device) -> Tensor:
+        """Return the extra coordinates of no unit: zeros, in float64."""
+        return torch.zeros(self.control.coordinates, dtype=torch.float64, device=device)
+
     def add_rows(
         self,
         total: Tensor,
+        statistics: Tensor,
         rows: Iterable[Tensor],
         groups: Tensor | None,
         scaling: FlatScaling,
@@ -208,43 +180,32 @@ class Clipping:
         """Add the bounded sum of gradients that come as rows, some at a time.
 
         `groups` has the micro-batch or the unit of each row, ascending. Without it each row is a
-        group by itself.
+        group by itself. What a control wants to know of them is added to `statistics`.
         """
         if groups is not None and (self.by_unit or self.size is not None):
             rows = averages(rows, groups)
         for some in rows:
             with torch.autocast(total.device.type, enabled=False):
                 total += self.bound.sum_of(some, scaling, clip)
+                if len(statistics):
+                    statistics += self.control.statistics(whitened_norms(some, scaling), clip)
+
+    def clipped(self, total: Tensor, statistics: Tensor, clip: float) -> ClippedSum:
+        """Return a sum and its extra coordinates as one value, with its sensitivity."""
+        extra = len(statistics)
+        if extra:
+            total = torch.cat([total, statistics.to(total.dtype)])
+        return ClippedSum(total, self.sensitivity(clip), extra)
 
     def __repr__(self) -> str:
-        if self.size is None:
-            return repr(self.bound)
-        micro = f"microbatches({self.size})"
-        return micro if self.bound == Threshold() else f"{self.bound!r} of {micro}"
-
-
-def averages(rows: Iterable[Tensor], groups: Tensor) -> Iterator[Tensor]:
-    """Yield the averages over rows of one group, in float64, as soon as a group is complete."""
-    start = 0
-    held: tuple[int, Tensor, Tensor] | None = None
-    for some in rows:
-        here = groups[start : start + len(some)].to(some.device)
-        start += len(some)
-        found, places, counts = torch.unique_consecutive(
-            here, return_inverse=True, return_counts=True
-        )
-        sums = torch.zeros((len(found), some.shape[1]), dtype=torch.float64, device=some.device)
-        sums.index_add_(0, places, some.double())
-        if held is not None and held[0] == int(found[0]):
-            sums[0] += held[1]
-            counts[0] += held[2]
-        elif held is not None:
-            yield (held[1] / held[2])[None]
-        if len(found) > 1:
-            yield sums[:-1] / counts[:-1, None]
-        held = int(found[-1]), sums[-1].clone(), counts[-1]
-    if held is not None:
-        yield (held[1] / held[2])[None]
+        text = repr(self.bound)
+        if self.size is not None:
+            micro = f"microbatches({self.size})"
+            text = micro if self.bound == Threshold() else f"{text} of {micro}"
+        if self.control == CONSTANT:
+            return text
+        control = self.control.describe()
+        return control if text == repr(Threshold()) else f"{control} of {text}"
 
 
 def threshold() -> Clipping:
@@ -324,8 +285,8 @@ def ellipsoid() -> Clipping:
         >>> [round(x, 3) for x in found.value.tolist()]
         [0.92, 0.391]
 
-    Reference: Asi et al. (2021), Private Adaptive Gradient Methods for Convex Optimization (004),
-    Algorithms 1 and 2, line 5.
+    Reference: Asi et al. (2021), Private Adaptive Gradient Methods for Convex Optimization,
+    arXiv 2106.13756, Algorithms 1 and 2, line 5.
     """
     return Clipping(Ellipsoid())
 
@@ -351,10 +312,137 @@ def microbatches(size: int) -> Clipping:
         >>> microbatches(4), microbatches(4).sensitivity(0.5), microbatches(4).terms(64)
         (microbatches(4), 1.0, 16.0)
 
-    Reference: Li et al. (2022), Private Adaptive Optimization with Side Information (000),
-    Appendix B, where averages over 4 records are clipped.
+    Reference: Li et al. (2022), Private Adaptive Optimization with Side Information,
+    arXiv 2202.05963, Appendix B, where averages over 4 records are clipped.
     """
     return Clipping(Threshold(), integer("size", size, remedy="It counts records."))
+
+
+def per_layer(shares: Mapping[str, float] | None = None, of: Clipping | None = None) -> Clipping:
+    """Return clipping of each layer by itself: u_l min(1, C_l / |u_l|) for its part u_l.
+
+    The squares of the clip norms C_l of the layers add up to the square of the clip norm C. A layer
+    is a module with parameters of its own, which are clipped together: a weight with its bias. A
+    tied parameter belongs to the module that has it first. One layer with large gradients does not
+    shorten those of the others.
+
+    Args:
+        shares: public numbers in proportion to which the layers have their C_l, by the names of
+            layers in model.named_modules(); equal ones if they are not given. A layer can be
+            divided by naming each of its parameters instead.
+        of: how each layer's gradient is bounded: `threshold()`, which it is if it is not given, or
+            `automatic()`; also with micro-batches, or with clip norms in turns.
+
+    Returns:
+        The clipping.
+
+    Guarantee: one record moves the sum by at most sqrt(sum_l C_l^2) = C in the norm of all
+    coordinates, so that noise is scaled to C as it is for `threshold`. The shares must not come
+    from private data.
+
+    Edge cases: a gradient that is not finite in one layer counts as zero in all. Names that are
+    missing or unknown are an error when the engine is made, before any record is read.
+
+    Example:
+        >>> import privada as pv
+        >>> pv.clipping.per_layer(), pv.clipping.per_layer().sensitivity(0.5)
+        (per_layer(), 0.5)
+        >>> pv.clipping.per_layer({"0": 1.0, "2": 2.0}, of=pv.clipping.automatic())
+        per_layer({'0': 1, '2': 2}) of automatic(gamma=0.01)
+
+    Reference: McMahan, Ramage, Talwar and Zhang (2018), Learning Differentially Private Recurrent
+    Language Models, Section 3 (arXiv 1710.06963); He et al. (2022), Exploring the Limits of
+    Differentially Private Deep Learning with Group-wise Clipping (arXiv 2212.01539).
+    """
+    base = _base(of)
+    if isinstance(base.bound, PerLayer) or not isinstance(base.bound, ByNorm):
+        raise ArgumentError(
+            f"Expected `of` to bound a gradient by its norm, got of={base!r}. Use threshold() or "
+            "automatic()."
+        )
+    return replace(base, bound=PerLayer(base.bound, checked_shares(shares)))
+
+
+def in_turns(*turns: tuple[int, float], of: Clipping | None = None) -> Clipping:
+    """Return clipping with clip norms by turns of releases, which are known beforehand.
+
+    After the last turn the first one comes again. The clip norm of a method is not used: the turns
+    say all of them.
+
+    Args:
+        turns: pairs of a number of releases and their clip norm.
+        of: how gradients are bounded; `threshold()` if it is not given.
+
+    Returns:
+        The clipping.
+
+    Guarantee: one record moves a sum by at most the clip norm of its turn, and noise is scaled to
+    that: each release costs the same.
+
+    Example:
+        >>> import privada as pv
+        >>> clipping = pv.clipping.in_turns((2, 1.0), (3, 5.0), of=pv.clipping.automatic())
+        >>> clipping
+        in_turns((2, 1), (3, 5)) of automatic(gamma=0.01)
+        >>> clipping.norm({"seen": 1}), clipping.norm({"seen": 2}), clipping.norm({"seen": 5})
+        (1.0, 5.0, 1.0)
+
+    Reference: Li et al. (2023), Differentially Private Adaptive Optimization with Delayed
+    Preconditioners, Algorithm 1 (arXiv 2212.00309).
+    """
+    return replace(_base(of), control=InTurns(turns))
+
+
+def adaptive(
+    quantile: float = 0.5,
+    rate: float = 0.2,
+    count_noise: float = 0.05,
+    of: Clipping | None = None,
+) -> Clipping:
+    """Return clipping whose clip norm follows a quantile of the gradients' norms, privately.
+
+    Each unit adds one more coordinate to the clipped sum, kappa (b - 1/2), with b = 1 if its
+    whitened gradient has a norm of at most the clip norm C, else 0, and kappa = ratio C. The noisy
+    sum of these tells the share of short gradients, share = 1/2 + sum / (kappa B) with the expected
+    number of units B, and the clip norm becomes C exp(-rate (share - quantile)). It stays within
+    four powers of ten of the first one, which is the `clip` of a method.
+
+    The ratio is found by `calibrated`, for a noise multiplier z: 1 / sqrt((count_noise B / z)^2 -
+    1/4), so that the noise in the count has a standard deviation of count_noise B. It is one at
+    most, and before calibration; for small batches the count is then noisier than that.
+
+    Args:
+        quantile: the share of gradients that are not to be shortened.
+        rate: by how much the logarithm of the clip norm moves.
+        count_noise: the noise in the count, in units of the expected number of units.
+        of: how gradients are bounded; `threshold()` if it is not given.
+
+    Returns:
+        The clipping.
+
+    Guarantee: gradient and count of one unit have a norm of at most C sqrt(1 + ratio^2 / 4)
+    together. That is the sensitivity, so one release pays for both, and the noise on the gradient
+    is larger by this factor. The clip norm follows from releases alone.
+
+    Edge cases: a unit whose gradient is not finite adds nothing, neither to the sum nor to the
+    count. Micro-batches are refused.
+
+    Example:
+        >>> import privada as pv
+        >>> clipping = pv.clipping.adaptive()
+        >>> clipping, round(clipping.sensitivity(1.0), 4)
+        (adaptive(quantile=0.5, rate=0.2, count_noise=0.05), 1.118)
+        >>> round(clipping.calibrated(noise_multiplier=1.0, batch_size=256).sensitivity(1.0), 4)
+        1.0008
+
+    Reference: Andrew, Thakkar, McMahan and Ramaswamy (2021), Differentially Private Learning with
+    Adaptive Clipping, Algorithm 1 and Theorem 1 (arXiv 1905.03871).
+    """
+    return replace(_base(of), control=Adaptive(quantile, rate, count_noise))
+
+
+def _base(of: Any) -> Clipping:
+    return THRESHOLD if of is None else checked(of)
 
 
 THRESHOLD = threshold()
@@ -365,6 +453,6 @@ def checked(clipping: Any) -> Clipping:
     if not isinstance(clipping, Clipping):
         raise ArgumentError(
             f"Expected clipping to be a Clipping, got clipping={clipping!r}. Use threshold(), "
-            "automatic(), ellipsoid() or microbatches(size) of privada.clipping."
+            "automatic(), per_layer(), ellipsoid() or microbatches(size) of privada.clipping."
         )
     return clipping

@@ -34,10 +34,12 @@ ENGINES = ("auto", "one-pass", "vmap", "loop")
 class Engine(Protocol):
     """Turns a batch into a clipped sum, at the model's current parameters.
 
-    `padding` says how batches are filled up; None if examples are always alone.
+    `padding` says how batches are filled up; None if examples are always alone. `clipping` says
+    how gradients are bounded.
     """
 
     padding: Padding | None
+    clipping: Clipping
 
     def clipped_sum(self, batch: Batch | None, scaling: FlatScaling, clip: float) -> ClippedSum:
         """Return the sum of the whitened, clipped per-example gradients; zero for None."""
@@ -82,7 +84,7 @@ def make_engine(
         (torch.Size([4]), 0.5)
     """
     one_of("engine", how, ENGINES)
-    checked(clipping)
+    checked(clipping).on(parameters.layout)  # which refuses layers that the model does not have
     example = replace(example, groups=None)
     model = not_compiled(model)
     refuse_hooks(parameters)
@@ -148,7 +150,8 @@ def _tried(
         hold_to_the_loop(engine, loss, parameters, example)
         if clipping.by_norm is None:  # it needs gradients, which are made in another way
             # gradients of units are bounded as others are: a threshold leaves those as they are
-            engine.clipping = THRESHOLD.of_units() if clipping.by_unit else clipping
+            plain = replace(clipping, control=THRESHOLD.control)
+            engine.clipping = THRESHOLD.of_units() if clipping.by_unit else plain
             hold_to_the_loop(engine, loss, parameters, example)
         engine.clipping = clipping
         if not engine.uses_parameters:

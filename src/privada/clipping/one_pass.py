@@ -21,7 +21,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
-from privada.clipping.clips import THRESHOLD, ByNorm, Clipping, factors_in
+from privada.clipping.bounds import ByNorm, factors_in
+from privada.clipping.clips import THRESHOLD, Clipping
 from privada.clipping.contributions import (
     Contribution,
     Outer,
@@ -36,6 +37,7 @@ from privada.clipping.leaves import leaves
 from privada.clipping.losses import Loss, example_losses
 from privada.clipping.memory import Memory
 from privada.clipping.norms import not_negative, spans
+from privada.clipping.per_layer import PerLayer
 from privada.clipping.pieces import Piece, Weights, apart
 from privada.clipping.recording import (
     HALF,
@@ -247,61 +249,76 @@ class OnePassEngine:
     def clipped_sum(self, batch: Batch | None, scaling: FlatScaling, clip: float) -> ClippedSum:
         """Return the sum of the whitened, clipped per-example gradients; zero for None."""
         positive("clip", clip)
-        bound = self.clipping.by_norm
+        clipping = self.clipping.on(self._parameters.layout)
+        bound = clipping.by_norm
+        statistics = clipping.no_statistics(self._parameters.device)
         if batch is None:
             total = self._parameters.zeros()
         elif bound is not None:
-            total = self._sum_by_norm(batch, bound, scaling, clip)
+            total = self._sum_by_norm(batch, clipping, bound, scaling, clip, statistics)
         else:
             total, batch = self._parameters.zeros(), batch.by_group()
-            self.clipping.add_rows(total, self.rows(batch), batch.groups, scaling, clip)
-        return ClippedSum(total, self.clipping.sensitivity(clip))
+            clipping.add_rows(total, statistics, self.rows(batch), batch.groups, scaling, clip)
+        return clipping.clipped(total, statistics, clip)
 
     def _sum_by_norm(
-        self, batch: Batch, bound: ByNorm, scaling: FlatScaling, clip: float
+        self,
+        batch: Batch,
+        clipping: Clipping,
+        bound: ByNorm,
+        scaling: FlatScaling,
+        clip: float,
+        statistics: Tensor,
     ) -> Tensor:
-        """Return the sum of a batch's gradients, each times a factor that its norm decides."""
-        weight: float = 0.0
+        """Return the sum of a batch's gradients, each times a factor that its norm decides.
+
+        Where layers are bounded by themselves, norms and factors have a row for each. What the
+        control of the clip norm wants to know of the norms is added to `statistics`.
+        """
+        layers = bound if isinstance(bound, PerLayer) else None
+        weights: list[float] = [0.0] if layers is None else [0.0] * len(layers.blocks)
         others: Tensor | None = None  # whitened and clipped already
         total: Tensor | None = None
+
+        def with_rows(rows: Iterable[Tensor]) -> Tensor:
+            """Return the others with gradients added that are made and dropped one by one."""
+            to = self._parameters.zeros() if others is None else others
+            clipping.add_rows(to, statistics, rows, None, scaling, clip)
+            return to
+
         for chunk in batch.chunks(self._chunk):
             try:
                 contributions = self._contributions(chunk, self._memory)
             except NotFollowed:  # not as made-up examples did: one by one is always right
                 if self._by_itself:
                     raise
-                others = self._with_rows(
-                    others, self._reference.rows(chunk.without_dummies().dense()), scaling, clip
-                )
+                others = with_rows(self._reference.rows(chunk.without_dummies().dense()))
                 continue
             size = self._padded_size(chunk)
-            norms, plain = self._norms_and_plain(contributions, size, scaling)
+            norms, plain = self._norms_and_plain(contributions, size, scaling, layers)
             if plain is not None:
                 places = torch.nonzero(~plain[: chunk.size])[:, 0].tolist()
-                rows = (self._materialised(contributions, i, i + 1).double() for i in places)
-                others = self._with_rows(others, rows, scaling, clip)
+                others = with_rows(
+                    self._materialised(contributions, i, i + 1).double() for i in places
+                )
                 for each in contributions:
                     each.drop(plain)
             kept = factors_in(bound, norms, clip, self._parameters.dtype)
-            kept[chunk.size :] = 0.0
-            total = self._added(total, contributions, kept)
+            kept[..., chunk.size :] = 0.0
+            if len(statistics):  # norms that are infinite here were counted with their rows
+                whole = norms if layers is None else torch.linalg.vector_norm(norms, dim=0)
+                statistics += clipping.control.statistics(whole[: chunk.size], clip)
+            total = self._added(total, contributions, kept, layers)
             if scaling.shift is not None:
-                weight += float(kept.sum(dtype=torch.float64))
+                own = kept.sum(dim=-1, dtype=torch.float64).reshape(-1).tolist()
+                weights = [a + b for a, b in zip(weights, own, strict=True)]
         total = self._parameters.zeros() if total is None else total
-        if scaling.shift is not None and weight:
-            total.add_(scaling.shift, alpha=-weight)
+        if scaling.shift is not None:
+            _subtract_shift_(total, scaling.shift, weights, layers)
         if scaling.scale is not None:
             total.div_(scaling.scale)
         bound.finish_(total, clip)
         return total if others is None else total.add_(others)
-
-    def _with_rows(
-        self, total: Tensor | None, rows: Iterable[Tensor], scaling: FlatScaling, clip: float
-    ) -> Tensor:
-        """Return a total with the clipped sum of gradients added, made and dropped one by one."""
-        total = self._parameters.zeros() if total is None else total
-        self.clipping.add_rows(total, rows, None, scaling, clip)
-        return total
 
     def rows(self, batch: Batch) -> Iterator[Tensor]:
         """Yield the gradients of the examples as rows, some at a time."""
@@ -328,12 +345,20 @@ class OnePassEngine:
         return rows
 
     def _added(
-        self, total: Tensor | None, contributions: list[Contribution], kept: Tensor
+        self,
+        total: Tensor | None,
+        contributions: list[Contribution],
+        kept: Tensor,
+        layers: PerLayer | None,
     ) -> Tensor:
         """Return a total with a chunk's clipped sum added, without the shift.
 
         In a new total, parameters are written where they go; everything else starts from zero.
         """
+
+        def factors(piece: Piece) -> Tensor:
+            return kept if layers is None else kept[layers.block_of(piece.offset)]
+
         with torch.no_grad(), self._no_autocast():
             if total is None:
                 written: set[int] = set()
@@ -344,7 +369,7 @@ class OnePassEngine:
                     piece = each.piece
                     alone = self._sizes.get(piece.offset) == piece.size
                     if alone and isinstance(each, Outer | Whole):
-                        each.write_to(total, kept)
+                        each.write_to(total, factors(piece))
                         written.add(piece.offset)
                     else:
                         left.append(each)
@@ -353,11 +378,15 @@ class OnePassEngine:
                         total[offset : offset + size].zero_()
                 contributions = left
             for each in contributions:
-                each.add_to(total, kept)
+                each.add_to(total, factors(each.piece))
             return total
 
     def _norms_and_plain(
-        self, contributions: list[Contribution], examples: int, scaling: FlatScaling
+        self,
+        contributions: list[Contribution],
+        examples: int,
+        scaling: FlatScaling,
+        layers: PerLayer | None = None,
     ) -> tuple[Tensor, Tensor | None]:
         """Return upper bounds on the norms, and which examples they are for; None for all.
 
@@ -369,33 +398,64 @@ class OnePassEngine:
             weights = self._weights_of(scaling)
             if weights is not None and not weights.fits:
                 none = torch.zeros(examples, dtype=torch.bool, device=self._parameters.device)
-                return torch.full_like(none, math.inf, dtype=torch.float64), none
-            norms = self._norms(contributions, examples, scaling)
+                norms = torch.full_like(none, math.inf, dtype=torch.float64)
+                return (norms if layers is None else norms.repeat(len(layers.blocks), 1)), none
+            norms = self._norms(contributions, examples, scaling, layers)
             huge = extremes(contributions)
             if huge is None and math.isfinite(float(norms.sum())):
                 return norms, None
-            finite = torch.isfinite(norms)
+            finite = torch.isfinite(norms if layers is None else norms.sum(dim=0))
             plain = finite if huge is None else finite & ~huge
             return torch.where(plain, norms, math.inf), plain
 
     def _norms(
-        self, contributions: list[Contribution], examples: int, scaling: FlatScaling
+        self,
+        contributions: list[Contribution],
+        examples: int,
+        scaling: FlatScaling,
+        layers: PerLayer | None = None,
     ) -> Tensor:
-        """Return upper bounds on the norms of the whitened gradients."""
+        """Return upper bounds on the norms of the whitened gradients; a row for each layer."""
+        shift = None
+        if scaling.shift is not None:
+            inverse = 1.0 if scaling.scale is None else scaling.scale.reciprocal()
+            moved = scaling.shift * inverse
+            shift = moved, moved * inverse
+        if layers is None:
+            return self._norms_of(contributions, examples, scaling, shift, slice(None))
+        parts: list[list[Contribution]] = [[] for _ in layers.blocks]
+        for each in contributions:
+            parts[layers.block_of(each.piece.offset)].append(each)
+        return torch.stack(
+            [
+                self._norms_of(part, examples, scaling, shift, block.place)
+                for part, block in zip(parts, layers.blocks, strict=True)
+            ]
+        )
+
+    def _norms_of(
+        self,
+        contributions: list[Contribution],
+        examples: int,
+        scaling: FlatScaling,
+        shift: tuple[Tensor, Tensor] | None,
+        place: slice,
+    ) -> Tensor:
+        """Return upper bounds on the norms of a part of the whitened gradients.
+
+        `shift` has the whitened shift, and the same divided by the scale once more.
+        """
         weights = self._weights_of(scaling)
         eps = torch.finfo(self._parameters.dtype).eps
         device = self._parameters.device
         squares = torch.zeros(examples, dtype=torch.float64, device=device)
         for each in contributions:
             squares += each.squared_norms(weights)
-        if scaling.shift is not None:
-            inverse = 1.0 if scaling.scale is None else scaling.scale.reciprocal()
-            moved = scaling.shift * inverse
-            own = float(moved.square().sum(dtype=torch.float64))
-            moved = moved * inverse
+        if shift is not None:
+            own = float(shift[0][place].square().sum(dtype=torch.float64))
             cross = torch.zeros_like(squares)
             for each in contributions:
-                cross += each.products(moved)
+                cross += each.products(shift[1])
             # |u - m|^2 is a difference of like numbers where u is close to m
             rounding = eps * (4 + math.sqrt(self._parameters.size)) * (squares + own)
             for each in contributions:  # nor is what cancels in u small beside m
@@ -600,6 +660,16 @@ class OnePassEngine:
         unsure = [key[0] for key, layouts in left.items() if len(layouts) > 1]
         if unsure:
             raise NotFollowed(f"made-up examples do not tell which part of {unsure} is whose")
+
+
+def _subtract_shift_(
+    total: Tensor, shift: Tensor, weights: list[float], layers: PerLayer | None
+) -> None:
+    """Subtract the shift from a sum in place, times the sum of the examples' factors."""
+    places = [slice(None)] if layers is None else [block.place for block in layers.blocks]
+    for place, weight in zip(places, weights, strict=True):
+        if weight:
+            total[place].add_(shift[place], alpha=-weight)
 
 
 def _narrow(left: dict[Key, list[Layout]], use: Use, touched: Tensor, index: int) -> None:

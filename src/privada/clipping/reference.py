@@ -137,7 +137,9 @@ class PerExampleEngine:
         """Return the sum of the whitened, clipped per-example gradients; zero for None."""
         positive("clip", clip)
         total = self._parameters.zeros()
+        clipping = self.clipping.on(self._parameters.layout)
+        statistics = clipping.no_statistics(total.device)
         if batch is not None:
             batch = batch.by_group()
-            self.clipping.add_rows(total, self.rows(batch), batch.groups, scaling, clip)
-        return ClippedSum(total, self.clipping.sensitivity(clip))
+            clipping.add_rows(total, statistics, self.rows(batch), batch.groups, scaling, clip)
+        return clipping.clipped(total, statistics, clip)

@@ -264,8 +264,8 @@ class _Noted:
             self._room -= size
             with suppress(RuntimeError):  # one that a transform of torch has left behind
                 kept = value.detach().clone()
-        rng = _bits(value) if versions and size > _COMPARED else None
-        self._tensors.append((name, value, _mark(value) if versions else None, kept, rng))
+        bits = _bits(value) if versions and size > _COMPARED else None
+        self._tensors.append((name, value, _mark(value) if versions else None, kept, bits))
 
     # ------------------------------------------------------------------ comparing
 
@@ -317,12 +317,12 @@ class _Noted:
         for _, held, then, some in self._caches:
             if not _cached_as(held, then, some):
                 _refill(held, held | some if then is None else then)
-        for _, value, mark, kept, rng in self._tensors:
+        for _, value, mark, kept, bits in self._tensors:
             if kept is not None:
                 if value.shape != kept.shape or value.dtype != kept.dtype:
                     value.data = kept.clone()
                 value.copy_(kept)
-            elif not _as_noted(value, mark, kept, rng):
+            elif not _as_noted(value, mark, kept, bits):
                 _blank(value)
         for each in self._written:
             each.blank_if_changed()
@@ -549,13 +549,13 @@ def _equal(now: Any, then: Any) -> bool:
 
 
 def _as_noted(
-    value: Tensor, mark: Mark | None, kept: Tensor | None, rng: int | None = None
+    value: Tensor, mark: Mark | None, kept: Tensor | None, bits: int | None = None
 ) -> bool:
     """Return whether a tensor is as it was; one without versions is compared whatever its size."""
     if mark is None:
         return kept is None or _values_alike(value, kept)
     same = _mark(value) == mark and (kept is None or _alike(value, kept))
-    return same and (rng is None or _bits(value) == rng)
+    return same and (bits is None or _bits(value) == bits)
 
 
 def _alike(value: Tensor, kept: Tensor) -> bool:

@@ -1,11 +1,16 @@
 """The two values that carry the guarantee from the data to the model."""
 
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from torch import Tensor
 
 from privada.core.errors import ArgumentError
 from privada.core.receipts import Receipt, check_receipt
+
+# What update rules, controllers and preconditioners keep between steps: plain numbers, strings and
+# tensors, so that a checkpoint can hold it without code.
+State = dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -15,7 +20,8 @@ class ClippedSum:
     Guarantee: adding or removing one record moves `value` by at most `sensitivity` in Euclidean
     norm. The value itself is private; only a noise source may turn it into a `Release`. Only
     `privada.clipping` makes one. Sums over records that are not shared add up, by `+`, to a sum of
-    the same sensitivity.
+    the same sensitivity. The last `extra` coordinates are statistics beside the sum, such as a
+    count, which `sensitivity` covers too.
 
     Example:
         >>> import torch
@@ -31,6 +37,14 @@ class ClippedSum:
 
     value: Tensor
     sensitivity: float
+    extra: int = 0
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.extra <= self.value.numel():
+            raise ArgumentError(
+                f"Expected at most {self.value.numel()} extra coordinates, as many as the sum has, "
+                f"got extra={self.extra}."
+            )
 
     def __add__(self, other: "ClippedSum") -> "ClippedSum":
         """Return the sum over the records of both, which must share none.
@@ -44,6 +58,11 @@ class ClippedSum:
             raise ArgumentError(
                 f"Expected sums of one shape and type to add up, got {tuple(self.value.shape)} "
                 f"{self.value.dtype} and {tuple(other.value.shape)} {other.value.dtype}."
+            )
+        if self.extra != other.extra:
+            raise ArgumentError(
+                f"Expected sums with as many extra coordinates to add up, got {self.extra} and "
+                f"{other.extra}. Make both with the same clipping."
             )
         largest = max(self.sensitivity, other.sensitivity)
         return replace(self, value=self.value + other.value, sensitivity=largest)
@@ -59,8 +78,9 @@ class Release:
     `value` is the noisy sum in the whitened space, `noise_std` the standard deviation of the
     noise in each of its coordinates, `batch_size` the public expected number of terms in the sum:
     the batch size, or the number of micro-batches. `receipt` says which event paid for it. Only
-    `privada.noise` makes one. `public` is the gradient of what the objective adds without looking
-    at records, such as weight decay.
+    `privada.noise` makes one. `statistics` are the extra coordinates of the sum, with the same
+    noise; None if there are none. `public` is the gradient of what the objective adds without
+    looking at records, such as weight decay.
 
     Guarantee: there is none without the receipt of a charge. Everything computed from releases
     alone is post-processing and costs nothing.
@@ -86,6 +106,7 @@ class Release:
     scale: Tensor | None = None
     shift: Tensor | None = None
     public: Tensor | None = None
+    statistics: Tensor | None = None
 
     def __post_init__(self) -> None:
         check_receipt(self.receipt)

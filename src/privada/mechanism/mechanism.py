@@ -2,18 +2,20 @@
 
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Protocol
+
+from dp_accounting import DpEvent
 
 from privada.accounting import Budget, epsilon_of
 from privada.accounting.calibration import least_noise
 from privada.accounting.events import Tally
 from privada.clipping import Clipping
-from privada.clipping.clips import THRESHOLD
+from privada.clipping.clips import THRESHOLD, checked
 from privada.core.tensors import Parameters
 from privada.core.validation import positive
 from privada.mechanism.releases import Releases
-from privada.noise import Schedule
+from privada.noise import Independent, Noise, Schedule
 from privada.participation import Participation, Sampler
 from privada.preconditioning import Preconditioner
 
@@ -27,7 +29,7 @@ class Parts(Protocol):
 
     @property
     def preconditioner(self) -> Preconditioner:
-        """What gradients are clipped in."""
+        """What gradients are scaled by before they are clipped."""
 
     @property
     def schedule(self) -> Schedule:
@@ -47,10 +49,13 @@ class Mechanism:
     Args:
         sampler: draws the units of a step, and says the event of a release over them.
         releases: how many releases each step makes, and the noise of each relative to the others.
-        clip: the clip norm.
+        batch_size: the public expected number of units in a draw.
+        clip: the clip norm, or the first one where it adapts.
         clipping: how one unit's gradient is bounded.
-        noise_multiplier: the noise's standard deviation over the clip norm, where the schedule's
+        noise: how the noise of one release depends on that of others.
+        noise_multiplier: the noise's standard deviation over the sensitivity, where the schedule's
             factor is 1.
+        unit: what the promise protects: "record", or another word for the rows of one person.
 
     Guarantee: `charges` are the events of all releases that a run of this mechanism makes; their
     epsilon bounds what all of them tell together.
@@ -66,18 +71,24 @@ class Mechanism:
         >>> round(mechanism.calibrated(pv.Budget(1.0, 1e-6)).noise_multiplier, 3)
         1.563
 
-    Reference: Abadi et al. (2016), Deep Learning with Differential Privacy, Algorithm 1.
+    Reference: Abadi et al. (2016), Deep Learning with Differential Privacy, arXiv 1607.00133,
+    Algorithm 1.
     """
 
     sampler: Sampler
     releases: Releases
+    batch_size: float
     clip: float = 1.0
     clipping: Clipping = THRESHOLD
+    noise: Noise = field(default_factory=Independent)
     noise_multiplier: float = 1.0
+    unit: str = "record"
 
     def __post_init__(self) -> None:
+        positive("batch_size", self.batch_size)
         positive("clip", self.clip)
         positive("noise_multiplier", self.noise_multiplier)
+        checked(self.clipping).terms(self.batch_size)  # which checks the size of micro-batches
 
     @classmethod
     def of(
@@ -92,22 +103,33 @@ class Mechanism:
         clip: float,
         clipping: Clipping = THRESHOLD,
         population: int | None = None,
+        noise: Noise | None = None,
+        unit: str = "record",
     ) -> "Mechanism":
         """Return the mechanism of a method on a number of units, with a multiplier of 1.
 
         Raises:
             ArgumentError: the batch size cannot be drawn or clipped as asked.
         """
-        clipping.terms(batch_size)  # which checks the size of micro-batches
         sampler = participation.among(units, batch_size, population)
         preliminary = parts.preconditioner.preliminary(parameters)
         releases = Releases(steps, parts.schedule, parts.controller.queries, preliminary)
-        return cls(sampler, releases, clip, clipping)
+        kind = Independent() if noise is None else noise
+        return cls(sampler, releases, batch_size, clip, clipping, kind, unit=unit)
 
     @property
     def sensitivity(self) -> float:
         """The most by which adding or removing one unit moves a clipped sum."""
         return self.clipping.sensitivity(self.clip)
+
+    @property
+    def terms(self) -> float:
+        """The public expected number of terms of a clipped sum."""
+        return self.clipping.terms(self.batch_size)
+
+    def event(self, noise_multiplier: float) -> DpEvent:
+        """Return what one release with so much noise is charged as."""
+        return self.noise.event(self.sampler, noise_multiplier)
 
     def multiplier(self, step: int) -> float:
         """Return the noise multiplier of a step, counted from 0."""
@@ -116,7 +138,7 @@ class Mechanism:
     def charges(self, start: int = 0, end: int | None = None) -> Tally:
         """Return the events of releases `start` to `end`, the last one not included."""
         last = self.releases.total if end is None else min(end, self.releases.total)
-        return self.releases.charges(self.sampler.event, self.noise_multiplier, start, last)
+        return self.releases.charges(self.event, self.noise_multiplier, start, last)
 
     def charges_at(self, noise_multiplier: float) -> Tally:
         """Return the events of all releases, if the noise multiplier were another one."""
@@ -127,8 +149,12 @@ class Mechanism:
         return epsilon_of(self.charges() + (paid or Counter()), delta)
 
     def with_noise(self, noise_multiplier: float) -> "Mechanism":
-        """Return the same mechanism with another noise multiplier."""
-        return replace(self, noise_multiplier=noise_multiplier)
+        """Return the same mechanism with another noise multiplier.
+
+        What the clipping asks for beside the gradients gets its share of the noise.
+        """
+        clipping = self.clipping.calibrated(noise_multiplier, self.batch_size)
+        return replace(self, noise_multiplier=noise_multiplier, clipping=clipping)
 
     def calibrated(self, budget: Budget, paid: Tally | None = None) -> "Mechanism":
         """Return the mechanism with the least noise that fits a budget, beside what was paid.

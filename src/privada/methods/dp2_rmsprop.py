@@ -1,8 +1,11 @@
-"""DP^2-RMSProp: by turns plain steps, and steps scaled by what these released."""
+"""DP^2-RMSProp: phases of plain steps alternate with phases of scaled steps."""
 
 from dataclasses import dataclass
 from typing import ClassVar
 
+from privada.clipping import in_turns
+from privada.clipping.norm_controls import Constant
+from privada.core.errors import ArgumentError
 from privada.core.validation import integer, positive
 from privada.methods.method import Method, Parts
 from privada.preconditioning import delayed
@@ -21,11 +24,12 @@ class DP2RMSProp(Method):
     Args:
         lr: the learning rate of plain steps, a number or a function of the step.
         adaptive_lr: that of adaptive steps.
-        plain, adaptive: how many steps each turn takes.
+        plain, adaptive: the number of steps of each phase.
         decay: of the second moment.
         eps: added to its root.
         clip: the largest norm that one example's gradient may keep in plain steps.
         adaptive_clip: the same for scaled gradients in adaptive steps.
+        clipping: how gradients are bounded; the clip norms follow the turns.
 
     Guarantee: each step is a Gaussian release with the same noise multiplier; scales are
     post-processing of earlier ones.
@@ -35,7 +39,7 @@ class DP2RMSProp(Method):
         >>> method = pv.methods.DP2RMSProp(lr=0.1, adaptive_lr=3.0, clip=0.5, adaptive_clip=5.0)
 
     Reference: Li et al. (2023), Differentially Private Adaptive Optimization with Delayed
-    Preconditioners, Algorithm 1.
+    Preconditioners, arXiv 2212.00309, Algorithm 1.
     """
 
     name: ClassVar[str] = "dp2-rmsprop"
@@ -47,17 +51,24 @@ class DP2RMSProp(Method):
     eps: float = 1e-7
     adaptive_clip: float = 1.0
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not isinstance(self.clipping.control, Constant):
+            raise ArgumentError(
+                "Expected a clipping whose clip norms are those of clip and adaptive_clip, got "
+                f"clipping={self.clipping!r}. Use pv.clipping.threshold() or automatic()."
+            )
+        turns = (self.plain, self.clip), (self.adaptive, self.adaptive_clip)
+        object.__setattr__(self, "clipping", in_turns(*turns, of=self.clipping))
+
     def parts(self, steps: int) -> Parts:
-        """Return gradient descent on the releases, in the delayed geometry."""
+        """Return gradient descent on the releases, with the delayed preconditioner."""
         plain, adaptive = integer("plain", self.plain), integer("adaptive", self.adaptive)
-        # clipping g / s at c' is clipping g / (s c' / c) at c, but for a factor of c' / c
-        ratio = positive("adaptive_clip", self.adaptive_clip) / self.clip
+        positive("adaptive_clip", self.adaptive_clip)
         slow, fast = rate_of(self.lr), rate_of(self.adaptive_lr, "adaptive_lr")
 
         def rate(step: int) -> float:
-            if step % (plain + adaptive) < plain:
-                return slow(step)
-            return fast(step) * ratio
+            return (slow if step % (plain + adaptive) < plain else fast)(step)
 
-        preconditioner = delayed(plain, adaptive, self.decay, self.eps, stretch=ratio)
+        preconditioner = delayed(plain, adaptive, self.decay, self.eps)
         return Parts(rule=sgd(), controller=scheduled(rate), preconditioner=preconditioner)

@@ -196,4 +196,7 @@ class GaussianNoise:
             )
         receipt.spend()
         add_noise_(clipped.value, std, self.rng)
-        return Release(clipped.value, std, batch_size, receipt)
+        value, statistics = clipped.value, None
+        if clipped.extra:
+            value, statistics = value[: -clipped.extra], value[-clipped.extra :]
+        return Release(value, std, batch_size, receipt, statistics=statistics)

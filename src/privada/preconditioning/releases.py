@@ -2,11 +2,11 @@
 
 from privada.core.tensors import Parameters
 from privada.core.validation import flag, fraction, integer, positive
-from privada.core.values import Release
-from privada.preconditioning.diagonal import DiagonalScaling, FromState, State, isotropic
+from privada.core.values import Release, State
+from privada.preconditioning.diagonal import DiagonalScaling, FromState, isotropic
 
 
-class past_releases(FromState):
+class PastReleases(FromState):
     """Whiten by the second moment of past releases, and restore afterwards.
 
     s <- decay s + (1 - decay) v^2 over releases v; the next gradients are clipped and noised in
@@ -28,7 +28,7 @@ class past_releases(FromState):
         True
 
     Reference: Ganesh, McMahan and Thakurta (2025), On Design Principles for Private Adaptive
-    Optimizers, scale-then-privatise.
+    Optimizers, arXiv 2507.01129, scale-then-privatise.
     """
 
     def __init__(self, decay: float = 0.999, eps: float = 1e-8, corrected: bool = False) -> None:
@@ -53,17 +53,20 @@ class past_releases(FromState):
         return {"seen": seen, "second": second, "scale": known.sqrt().add_(self._eps)}
 
 
+past_releases = PastReleases
+"""Constructor of `PastReleases`, as methods and examples spell it."""
+
+
 class delayed(FromState):
     """By turns no scale, and the scale that the releases of the turn before give.
 
     For `plain` releases gradients are clipped as they are and the releases averaged; then, with
     s <- decay s + (1 - decay) (average)^2, for `adaptive` releases they are clipped and noised in
-    units of (sqrt(s) + eps) stretch, and used as they are.
+    units of sqrt(s) + eps, and used as they are.
 
     Args:
         plain, adaptive: how many releases each turn takes.
         decay, eps: of the second moment, and what is added to its root.
-        stretch: the clip norm of the adaptive turns in units of the other one.
 
     Guarantee: scales are post-processing of releases.
 
@@ -73,21 +76,13 @@ class delayed(FromState):
         True
 
     Reference: Li et al. (2023), Differentially Private Adaptive Optimization with Delayed
-    Preconditioners, Algorithm 1.
+    Preconditioners, arXiv 2212.00309, Algorithm 1.
     """
 
-    def __init__(
-        self,
-        plain: int,
-        adaptive: int,
-        decay: float = 0.9,
-        eps: float = 1e-8,
-        stretch: float = 1.0,
-    ) -> None:
+    def __init__(self, plain: int, adaptive: int, decay: float = 0.9, eps: float = 1e-8) -> None:
         super().__init__(False, "averages of this run's own earlier releases")
         self._plain, self._adaptive = integer("plain", plain), integer("adaptive", adaptive)
         self._decay, self._eps = fraction("decay", decay), positive("eps", eps)
-        self._stretch = positive("stretch", stretch)
         self._isotropic = isotropic()
 
     def init(self, parameters: Parameters) -> State:
@@ -111,6 +106,5 @@ class delayed(FromState):
         if place == self._plain - 1:
             mean = state["total"] / self._plain
             second = (self._decay * state["second"]).addcmul_(mean, mean, value=1 - self._decay)
-            scale = second.sqrt().add_(self._eps).mul_(self._stretch)
-            state |= {"second": second, "scale": scale}
+            state |= {"second": second, "scale": second.sqrt().add_(self._eps)}
         return state

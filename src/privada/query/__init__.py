@@ -1,4 +1,1 @@
-"""The one place where private records are looked at, and where looks are paid for.
-
-Every query is: charge, draw, compute a bounded sum, add noise, release.
-"""
+"""The only way to private records: the account that pays, and one file for each kind of look."""

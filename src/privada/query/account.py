@@ -17,6 +17,9 @@ from privada.accounting.storage import Busy
 from privada.core.errors import BudgetExceeded, LedgerError
 from privada.core.receipts import Receipt
 
+# What the next so many releases will be charged as, all that are left for -1.
+Ahead = Callable[[int], Mapping[DpEvent, int]]
+
 # Durable commits may take this share of a run's time; blocks of charges grow until they do.
 _SHARE_OF_TIME = 0.01
 LARGEST_BLOCK = 64
@@ -33,8 +36,6 @@ class Account:
         ledger: what is charged.
         run, purpose: under which charges are listed.
         limit: the run's own budget, within that of the ledger.
-        upcoming: says what the next so many releases will be, all that are left for -1; charges
-            are then made in small blocks ahead of their use.
         unit: what one record of the charged events stands for.
 
     Guarantee: a receipt is given out after its charge is durable, and once. What a crash leaves of
@@ -60,11 +61,10 @@ class Account:
         run: str,
         purpose: str = "training",
         limit: Budget | None = None,
-        upcoming: Callable[[int], Mapping[DpEvent, int]] | None = None,
         unit: str = ROW,
     ) -> None:
         self.ledger, self.run, self._purpose, self._unit = ledger, run, purpose, unit
-        self._limit, self._upcoming = limit, upcoming
+        self._limit = limit
         self._drop_reservations()
 
     def _drop_reservations(self) -> None:
@@ -108,11 +108,12 @@ class Account:
                     "it is the parent's. Nothing was released here; ask again."
                 )
 
-    def pay(self, event: DpEvent, *beside: DpEvent) -> Receipt:
+    def pay(self, event: DpEvent, *beside: DpEvent, ahead: Ahead | None = None) -> Receipt:
         """Return the receipt of one reserved charge, reserving a block of them if need be.
 
         `beside` is what else the release costs, such as a probability of failing; it is charged in
-        the same moment and cannot be returned.
+        the same moment and cannot be returned. `ahead` says what the next so many releases will
+        be, this one included, all that are left for -1; charges are then made in small blocks.
 
         Raises:
             BudgetExceeded: nothing was charged.
@@ -125,11 +126,11 @@ class Account:
                     reservation.use(each)
                 return reservation.use(event)
             held = next((each for each in self._reservations if each.covers(event)), None)
-            return (held or self._reserve(event)).use(event)
+            return (held or self._reserve(event, ahead)).use(event)
 
-    def _reserve(self, event: DpEvent) -> Reservation:
+    def _reserve(self, event: DpEvent, ahead: Ahead | None) -> Reservation:
         started = time.perf_counter()
-        reservation = self._charge_block(event)
+        reservation = self._charge_block(event, ahead)
         now = time.perf_counter()
         self._reservations = [each for each in self._reservations if each.unused] + [reservation]
         if self._last_commit and now - started > _SHARE_OF_TIME * (now - self._last_commit):
@@ -139,9 +140,9 @@ class Account:
         self._last_commit = now
         return reservation
 
-    def _charge_block(self, event: DpEvent) -> Reservation:
+    def _charge_block(self, event: DpEvent, ahead: Ahead | None) -> Reservation:
         """Charge the next block of the plan, or as much of it as the budget still allows."""
-        upcoming = self._upcoming or (lambda count: {event: 1})
+        upcoming = ahead or (lambda count: {event: 1})
         size = self._block
         while True:
             block = Counter(upcoming(size))

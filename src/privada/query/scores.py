@@ -314,7 +314,7 @@ class Scorer:
         self._units: data.Units = data.RowUnits(records.size) if units is None else units
         self._sampling_rng = SecureSource() if sampling_rng is None else sampling_rng
         self._population = positive("population", population)
-        self._account, self._noise, self._bits = account, noise, model_rng
+        self._account, self._noise, self._rng = account, noise, model_rng
 
     def query(self, model: nn.Module, noise_multiplier: float) -> NoisyScore:
         """Return the model's average score with noise.
@@ -329,7 +329,7 @@ class Scorer:
         before = model.training
         model.eval()
         state = HeldState(model, self._score.each, readers=data.readers_of(self._records))
-        hidden = hidden_generator(self._bits, device)
+        hidden = hidden_generator(self._rng, device)
         try:
             with hidden as streams, silenced(), state.untouched(), torch.no_grad():
                 total = bounded_sum(self._utilities(model, streams), self._score.span, device)

@@ -80,8 +80,8 @@ class Coupling:
         >>> round(made.slope(), 6), round(made.peaks()[0].learning_rate, 6)
         (-1.0, 0.8)
 
-    Reference: The Role of Adaptive Optimizers for Honest Private Hyperparameter Selection (001),
-    Section 4.1 and Figure 2.
+    Reference: Mohapatra et al. (2022), The Role of Adaptive Optimizers for Honest Private
+    Hyperparameter Selection, arXiv 2111.04906, Section 4.1 and Figure 2.
     """
 
     learning_rates: tuple[float, ...]
@@ -128,9 +128,9 @@ class Coupling:
     def slope(self) -> float:
         """Return s of the fit best lr = constant * clip^s over the clip norms, by least squares.
 
-        Theorem 2 of 001 has s = -1 for DP-SGD: lr and clip matter by their product alone. Where
-        every gradient is clipped that is exact. The steps of DPAdam do not depend on the clip norm
-        then, so that s = 0.
+        Theorem 2 of Mohapatra et al. (2022) has s = -1 for DP-SGD: lr and clip matter by their
+        product alone. Where every gradient is clipped that is exact. The steps of DPAdam do not
+        depend on the clip norm then, so that s = 0.
 
         Edge cases: clip norms whose best learning rate is at an end of the grid are left out. With
         fewer than two others there is no slope to speak of, which is an error. Where scores hardly
@@ -172,7 +172,7 @@ class Coupling:
     def figure(self) -> "go.Figure":
         """Return a heat map of the mean scores, brighter where they are better.
 
-        Losses are coloured by their logarithm, as in Figure 2 of 001.
+        Losses are coloured by their logarithm, as in Figure 2 of Mohapatra et al. (2022).
         A frame marks the best cell, and a line the cells of the same lr * clip; dots are the best
         learning rates at each clip norm, hollow where they are at an end of the grid.
         """
@@ -408,8 +408,8 @@ def coupling_grid(
         >>> found.scores.shape, found.price.runs, found.price.epsilon <= 8.0
         ((2, 3), 6, True)
 
-    Reference: The Role of Adaptive Optimizers for Honest Private Hyperparameter Selection (001),
-    Section 4.1, Theorem 2 and Figure 2.
+    Reference: Mohapatra et al. (2022), The Role of Adaptive Optimizers for Honest Private
+    Hyperparameter Selection, arXiv 2111.04906, Section 4.1, Theorem 2 and Figure 2.
     """
     rates, norms = _ascending("learning_rates", learning_rates), _ascending("clips", clips)
     repeats = integer("repeats", repeats)

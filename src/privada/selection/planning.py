@@ -272,9 +272,9 @@ def plan(
         >>> advice.setting.batch_size, advice.setting.epochs, advice.search.how
         (1024, 10.0, 'repeat-logarithmic')
 
-    Reference: Sander, Stock and Sablayrolles (2023), TAN Without a Burn, for the noise; The Role
-    of Adaptive Optimizers for Honest Private Hyperparameter Selection (001), Sections 4 and 5,
-    for the search.
+    Reference: Sander, Stock and Sablayrolles (2023), TAN Without a Burn, for the noise; Mohapatra
+    et al. (2022), The Role of Adaptive Optimizers for Honest Private Hyperparameter Selection,
+    arXiv 2111.04906, Sections 4 and 5, for the search.
     """
     records = integer("records", records, remedy="Give the number of records.")
     if not isinstance(budget, Budget):
@@ -508,7 +508,8 @@ def _about_searches(
         )
     advice = (
         "dp-adam at its usual learning rate of .001, and dp-adam-wosm, needed no search for the "
-        "learning rate on the data of 001: choose among 4 clip norms, not among 40 pairs of "
+        "learning rate on the data of Mohapatra et al. (2022): choose among 4 clip norms, not "
+        "among 40 pairs of "
         "learning rate and clip norm"
     )
     if 4 in able and 40 in able:

@@ -138,8 +138,9 @@ def price(
         >>> prices[0].how, prices[0].cheapest
         ('repeat-logarithmic', True)
 
-    Reference: The Role of Adaptive Optimizers for Honest Private Hyperparameter Selection (001),
-    Section 3; Papernot and Steinke (2022), Hyperparameter Tuning with Renyi Differential Privacy.
+    Reference: Mohapatra et al. (2022), The Role of Adaptive Optimizers for Honest Private
+    Hyperparameter Selection, arXiv 2111.04906, Section 3; Papernot and Steinke (2022),
+    Hyperparameter Tuning with Renyi Differential Privacy.
     """
     tally = plan(
         sampling_rate=sampling_rate,

@@ -200,9 +200,10 @@ def select(
         >>> found.epsilon() <= 3.0, sorted(found.settings)
         (True, ['clip', 'lr'])
 
-    Reference: The Role of Adaptive Optimizers for Honest Private Hyperparameter Selection (001),
-    Section 3; Papernot and Steinke (2022), Hyperparameter Tuning with Renyi Differential Privacy,
-    Theorems 2 and 6; Liu and Talwar (2019), Private Selection from Private Candidates, Theorem 3.4.
+    Reference: Mohapatra et al. (2022), The Role of Adaptive Optimizers for Honest Private
+    Hyperparameter Selection, arXiv 2111.04906, Section 3; Papernot and Steinke (2022),
+    Hyperparameter Tuning with Renyi Differential Privacy, Theorems 2 and 6; Liu and Talwar (2019),
+    Private Selection from Private Candidates, Theorem 3.4.
     """
     if not callable(recipe):
         raise ArgumentError(

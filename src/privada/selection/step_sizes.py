@@ -40,8 +40,8 @@ class StepSizes:
         >>> one.ratio
         0.9
 
-    Reference: The Role of Adaptive Optimizers for Honest Private Hyperparameter Selection (001),
-    Section 6.1.
+    Reference: Mohapatra et al. (2022), The Role of Adaptive Optimizers for Honest Private
+    Hyperparameter Selection, arXiv 2111.04906, Section 6.1.
     """
 
     steps: tuple[int, ...]
@@ -137,7 +137,8 @@ def _freedom(beta2: float, step: int) -> float:
 def effective_step_sizes(trainer: Trainer, *, every: int = 1, tail: float = 0.05) -> StepSizes:
     """Take the steps that a DPAdam trainer has left, and return its effective step sizes.
 
-    Theorem 3 of 001: "The effective step size (ESS) for DPAdam with g -> 0 converges to
+    Theorem 3 of Mohapatra et al. (2022): "The effective step size (ESS) for DPAdam with g -> 0
+    converges to
     ESS* = alpha / ((sigma C / L) + xi)." There the average noisy gradient over a lot of size L is
     g + N(0, sigma^2 C^2) / L, the ESS of a parameter is alpha / (sqrt(v) + xi), v being its second
     moment corrected for its start, and g -> 0 means that the clipped gradients vanish beside the
@@ -174,8 +175,8 @@ def effective_step_sizes(trainer: Trainer, *, every: int = 1, tail: float = 0.05
         >>> len(sizes.steps), round(sizes.limit[0], 4)
         (50, 0.25)
 
-    Reference: The Role of Adaptive Optimizers for Honest Private Hyperparameter Selection (001),
-    Theorem 3.
+    Reference: Mohapatra et al. (2022), The Role of Adaptive Optimizers for Honest Private
+    Hyperparameter Selection, arXiv 2111.04906, Theorem 3.
     """
     method = getattr(trainer, "method", None)
     if not isinstance(trainer, Trainer) or not isinstance(method, DPAdam):
@@ -192,7 +193,7 @@ def effective_step_sizes(trainer: Trainer, *, every: int = 1, tail: float = 0.05
             f"Expected a trainer with steps left, got one that took all {trainer.steps}: second "
             "moments of earlier steps are not kept. Give it before fit()."
         )
-    rate, batch_size = rate_of(method.lr), trainer._run.settings.batch_size
+    rate, batch_size = rate_of(method.lr), trainer.batch_size
     std = (
         trainer.noise_multiplier
         * method.clipping.sensitivity(method.clip)
@@ -207,7 +208,7 @@ def effective_step_sizes(trainer: Trainer, *, every: int = 1, tail: float = 0.05
         if (number - first) % every and trainer.steps_done < trainer.steps:
             continue
         steps.append(number + 1)
-        second = trainer._rule_state["second"].double().cpu().numpy()
+        second = trainer._state.rule["second"].double().cpu().numpy()
         second = second / (1 - method.beta2 ** steps[-1])
         # a step size falls as the second moment grows: upper quantiles of one are lower of other
         middle, above, below = np.quantile(second, [0.5, 1 - tail, tail])

@@ -1,33 +1,38 @@
-"""The trainer: a model, a loss, private data and a method, through the gate."""
+"""The trainer: a model, a loss, private data and a method, step by step within a budget."""
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import accumulate
-from typing import Any
+from typing import Any, overload
 
-import torch
 from torch import nn
 
 from privada.accounting import Budget, Ledger, Statement
 from privada.accounting.events import Tally
 from privada.clipping.losses import Loss
 from privada.core import formatting
-from privada.core.errors import ArgumentError, CheckpointError
-from privada.core.randomness import SeededSource
+from privada.core.deprecation import renamed
+from privada.core.errors import ArgumentError
 from privada.core.validation import integer, shown
 from privada.data import Collate, Transform
-from privada.methods import Method, Parts
+from privada.methods import Method
+from privada.noise import Independent, Noise
 from privada.objective import objective
 from privada.participation import Participation, participation
-from privada.query.gradients import Gate
+from privada.query.executor import Execution
+from privada.query.gradients import GradientQuery
 from privada.train import checkpoint
-from privada.train.run import Run, Settings
+from privada.train.bill import statement
+from privada.train.run import Run
+from privada.train.settings import TrainSettings
+from privada.train.step import first_state, prepare, take_step
 
 
 @dataclass(frozen=True)
-class Step:
+class StepRecord:
     """What is known of one step: nothing in it comes from private data without noise.
 
     `epsilon` is that of everything charged up to this step, rounded up in long runs to one of
@@ -38,6 +43,72 @@ class Step:
     lr: float
     noise_multiplier: float
     epsilon: float
+
+
+class History(Sequence[StepRecord]):
+    """What is known of each step taken; epsilon never falls from one to the next.
+
+    Making one costs nothing. Epsilon is computed when a step is looked at: exactly for the last
+    one, and at some hundred points in all for the others, however many there are.
+
+    Example:
+        >>> import privada as pv, torch
+        >>> trainer = pv.Trainer(
+        ...     torch.nn.Linear(2, 1), torch.nn.MSELoss(), (torch.zeros(50, 2), torch.zeros(50, 1)),
+        ...     method=pv.methods.DPSGD(lr=0.1), batch_size=10, steps=3, noise_multiplier=1.0,
+        ...     delta=1e-3,
+        ... ).fit()
+        >>> [(each.step, each.lr) for each in trainer.history]
+        [(1, 0.1), (2, 0.1), (3, 0.1)]
+    """
+
+    def __init__(self, run: Run, rates: Sequence[float], last: int) -> None:
+        self._run, self._rates, self._last = run, rates, last
+        self._first = last - len(rates)
+
+    def __len__(self) -> int:
+        return len(self._rates)
+
+    @overload
+    def __getitem__(self, place: int) -> StepRecord: ...
+
+    @overload
+    def __getitem__(self, place: slice) -> tuple[StepRecord, ...]: ...
+
+    def __getitem__(self, place: int | slice) -> StepRecord | tuple[StepRecord, ...]:
+        places = range(len(self))[place]
+        if isinstance(places, range):
+            return tuple(self._at(each) for each in places)
+        return self._at(places)
+
+    def _at(self, place: int) -> StepRecord:
+        number = self._first + place
+        return StepRecord(
+            step=number + 1,
+            lr=self._rates[place],
+            noise_multiplier=self._run.mechanism.multiplier(number),
+            epsilon=self._exact if number + 1 == self._last else self._epsilons[place],
+        )
+
+    @cached_property
+    def _exact(self) -> float:
+        return self._run.charges.epsilon_after(self._last, exactly=True)
+
+    @cached_property
+    def _epsilons(self) -> list[float]:
+        earlier = range(self._last - 1, self._first, -1)
+        backwards = [self._exact, *(self._run.charges.epsilon_after(each) for each in earlier)]
+        # what bounds more steps bounds fewer
+        return list(accumulate(backwards, min))[::-1]
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Sequence) and tuple(self) == tuple(other)
+
+    def __hash__(self) -> int:
+        return hash(tuple(self))
+
+    def __repr__(self) -> str:
+        return repr(tuple(self))
 
 
 class Trainer:
@@ -80,6 +151,10 @@ class Trainer:
             row. `batch_size` counts persons.
         rows_per_unit: how many rows of a person a step looks at, at most, by default 8; they are
             chosen afresh each time, and their average gradient is clipped once.
+        executor: where sums are computed, one of `pv.execute`; by default in this process, each
+            batch as a whole.
+        noise: how the noise of one step depends on that of others, one of `pv.noise`; by default
+            `pv.noise.Independent()`.
 
     Guarantee: the sequence of all models during training, and everything derived from it, is
     (epsilon, delta)-differentially private as `statement()` says, `epsilon()` being that of
@@ -137,18 +212,12 @@ class Trainer:
         public_term: Any = None,
         groups: Any = None,
         rows_per_unit: int | None = None,
+        executor: Execution | None = None,
+        noise: Noise | None = None,
     ) -> None:
-        if not isinstance(method, Method):
-            raise ArgumentError(
-                f"Expected method to be a method such as pv.methods.DPSGD(lr=0.1), got "
-                f"method={shown(method)}."
-            )
-        if resume is not None and not isinstance(resume, (str, os.PathLike)):
-            raise ArgumentError(
-                f"Expected resume to be the path of a checkpoint, got resume={shown(resume)}. Give "
-                "what fit(checkpoint=...) was given."
-            )
-        settings = Settings(
+        self._rates: list[float]
+        _check(method, resume)
+        settings = TrainSettings(
             batch_size=batch_size,
             epochs=epochs,
             steps=steps,
@@ -168,23 +237,12 @@ class Trainer:
             objective=objective(weight_decay, public_term),
             groups=groups,
             rows_per_unit=rows_per_unit,
+            executor=executor,
+            noise=Independent() if noise is None else noise,
         )
         self.model, self.method = model, method
-        self._fingerprint = {
-            "method": method.describe(),
-            "batch_size": float(batch_size),
-            "epochs": epochs,
-            "steps": steps,
-            "sampling": settings.sampling.name,
-            "budget": None if budget is None else [budget.epsilon, budget.delta],
-            "noise_multiplier": noise_multiplier,
-            "seed": seed,
-            "objective": settings.objective.describe() or None,
-            "rows_per_unit": rows_per_unit,
-            "unit": None if groups is None else settings.unit,
-        }
+        self._fingerprint = settings.fingerprint(method.describe())
         saved = None if resume is None else checkpoint.read(resume, self._fingerprint)
-        self._step = 0 if saved is None else integer("step", saved["step"], least=0)
         self._run = Run(
             model,
             loss,
@@ -192,21 +250,15 @@ class Trainer:
             settings,
             clip=method.clip,
             clipping=method.clipping,
-            parts_of=self._plan,
+            parts_of=method.parts,
             name=method.name,
             resumed=None if saved is None else saved["run"],
-            done=0 if saved is None else integer("done", saved["done"], least=0),
+            done=0 if saved is None else integer("releases", saved["releases"], least=0),
         )
-        self._rule_state = self._parts.rule.init(self._run.parameters)
-        self._controller_state = self._parts.controller.init(self._run.parameters)
-        self._rates: list[float] = []
-        self._finished = False
+        self._state, self._rates = first_state(self._run), []
         if saved is not None:
-            self._restore(saved)
-
-    def _plan(self, steps: int) -> Parts:
-        self._parts = self.method.parts(steps)
-        return self._parts
+            self._state = checkpoint.restore(saved, self._run, self._state)
+            self._rates = list(saved["rates"])
 
     # ------------------------------------------------------------------ training
 
@@ -218,7 +270,7 @@ class Trainer:
     @property
     def steps_done(self) -> int:
         """The number of steps taken."""
-        return self._step
+        return self._state.step
 
     @property
     def batch_size(self) -> float:
@@ -228,12 +280,18 @@ class Trainer:
     @property
     def noise_multiplier(self) -> float:
         """The calibrated or given noise multiplier."""
-        return self._run.noise_multiplier
+        return self._run.mechanism.noise_multiplier
 
     @property
-    def gate(self) -> Gate:
-        """The gate to the private data, for methods and experts; every query is charged."""
-        return self._run.gate
+    def gradients(self) -> GradientQuery:
+        """The gradient query, for experts; every release is charged."""
+        return self._run.gradients
+
+    @property
+    def gate(self) -> GradientQuery:
+        """The gradient query by its former name."""
+        renamed("Trainer.gate", "Trainer.gradients")
+        return self._run.gradients
 
     @property
     def ledger(self) -> Ledger:
@@ -242,7 +300,7 @@ class Trainer:
 
     def planned(self) -> Tally:
         """Return what the whole run is charged, by its plan; known before the first step."""
-        return self._run.planned(0, -1)
+        return self._run.charges.planned(0, -1)
 
     def step(self) -> "Trainer":
         """Take one step of the method.
@@ -251,44 +309,39 @@ class Trainer:
             BudgetExceeded: the ledger cannot pay for it; the model is as it was.
             ArgumentError: the run has taken all its steps.
         """
-        if self._finished:
+        if self._state.finished:
             raise ArgumentError(
                 f"Expected at most the planned {self.steps} steps, all of which are taken or were "
                 "given up by finish(). "
                 "Plan more steps when making the trainer: the noise depends on it."
             )
-        number, parts = self._step, self._parts
-        try:
-            with self._training_mode():
-                self._rule_state, self._controller_state, lr = parts.controller.iterate(
-                    lambda: self._run.query(number),
-                    parts.rule,
-                    self._run.parameters,
-                    self._rule_state,
-                    self._controller_state,
-                    number,
-                )
-        except BaseException:
-            self._run.give_up(number)
-            raise
-        self._step += 1
+        with self._training_mode():
+            self._state = prepare(self._run, self._state)
+            self._state, lr = take_step(self._run, self._state)
         self._rates.append(lr)
-        if self._step == self.steps:
+        if self._state.step == self.steps:
             self.finish()
         return self
 
     def finish(self) -> "Trainer":
-        """End the run: the model becomes the method's answer, and unused charges are returned.
+        """End the run: the model gets its final parameters, and unused charges are returned.
 
-        The answer is the mean of all points for methods that average, else the last point. The
-        last step does this; call it to end a run early. No further step can be taken.
+        They are the mean of all points for methods that average, else the last point. The last
+        step does this; call it to end a run early. No further step can be taken.
         """
-        answer = None if self._finished else self._parts.rule.answer(self._rule_state)
-        if answer is not None:
-            self._run.parameters.write_(answer)
-        self._finished = True
-        self._run.gate.settle()
+        final = (
+            None
+            if self._state.finished
+            else self._run.parts.rule.final_parameters(self._state.rule)
+        )
+        if final is not None:
+            self._run.parameters.write_(final)
+        self._state = replace(self._state, finished=True)
+        self._refund()
         return self
+
+    def _refund(self) -> None:
+        self._run.gradients.account.refund_unused()
 
     def fit(
         self,
@@ -304,17 +357,18 @@ class Trainer:
         every = integer("checkpoint_steps", checkpoint_steps)
         try:
             with _bar(progress, self) as advance:
-                while not self._finished:
+                while not self._state.finished:
                     if checkpoint is not None:
-                        self._run.save_after((self._step // every + 1) * every)
+                        next_one = (self.steps_done // every + 1) * every
+                        self._run.charges.next_checkpoint(next_one)
                     self.step()
                     advance()
-                    if checkpoint is not None and self._step % every == 0:
+                    if checkpoint is not None and self.steps_done % every == 0:
                         self.save(checkpoint)
         finally:
-            self._run.save_after(None)
+            self._run.charges.next_checkpoint(None)
             if checkpoint is None:
-                self._run.gate.settle()
+                self._refund()
             else:
                 self.save(checkpoint)
         return self
@@ -331,35 +385,18 @@ class Trainer:
     # ------------------------------------------------------------------ reporting
 
     @property
-    def history(self) -> tuple[Step, ...]:
+    def history(self) -> History:
         """What is known of each step taken; epsilon never falls from one to the next."""
-        first = self._step - len(self._rates)
-        backwards = (
-            self._run.epsilon_after(number, exactly=number == self._step)
-            for number in range(self._step, first, -1)
-        )
-        # what bounds more steps bounds fewer
-        epsilons = list(accumulate(backwards, min))[::-1]
-        return tuple(
-            Step(
-                step=number + 1,
-                lr=lr,
-                noise_multiplier=self._run.multiplier(number),
-                epsilon=epsilon,
-            )
-            for number, (lr, epsilon) in enumerate(
-                zip(self._rates, epsilons, strict=True), start=first
-            )
-        )
+        return History(self._run, tuple(self._rates), self.steps_done)
 
     def epsilon(self, delta: float | None = None) -> float:
         """Return the epsilon of everything charged on the ledger, earlier runs included."""
-        return self._run.epsilon(delta)
+        return self._run.charges.epsilon(delta)
 
     def statement(self) -> Statement:
         """Return what was promised so far, what it cost and what it rests on."""
-        self._run.gate.settle()
-        return self._run.statement(self.method.describe(), self._step)
+        self._refund()
+        return statement(self._run, self.method.describe(), self.steps_done)
 
     # ------------------------------------------------------------------ checkpoints
 
@@ -370,58 +407,25 @@ class Trainer:
         The ledger stays the authority on what was spent: steps that are taken again from an old
         checkpoint are charged again.
         """
-        positions = {
-            use: rng.position for use, rng in self._run.rng.items() if isinstance(rng, SeededSource)
-        }
         try:
             checkpoint.write(
-                path,
-                {
-                    "settings": self._fingerprint,
-                    "run": self._run.run,
-                    "step": self._step,
-                    "done": self._run.done,
-                    "finished": self._finished,
-                    "prepared": self._run.prepared,
-                    "shape": self._run.shape_state,
-                    "model": self.model.state_dict(),
-                    "rule": self._rule_state,
-                    "controller": self._controller_state,
-                    "rates": self._rates,
-                    "positions": positions,
-                },
+                path, checkpoint.packed(self._run, self._state, self._rates, self._fingerprint)
             )
         finally:
-            self._run.gate.settle()
+            self._refund()
 
-    def _restore(self, saved: dict[str, Any]) -> None:
-        own, there = (
-            {name: tuple(getattr(value, "shape", ())) for name, value in state.items()}
-            for state in (self.model.state_dict(), saved["model"])
+
+def _check(method: Any, resume: Any) -> None:
+    if not isinstance(method, Method):
+        raise ArgumentError(
+            f"Expected method to be a method such as pv.methods.DPSGD(lr=0.1), got "
+            f"method={shown(method)}."
         )
-        if own != there:
-            raise CheckpointError(
-                f"Expected the checkpoint to be of this model, whose parameters are {own}, got one "
-                f"with {there}. Make the model as it was when the run was started."
-            )
-        self.model.load_state_dict(saved["model"])
-        device = self._run.parameters.device
-
-        def placed(value: Any) -> Any:
-            return value.to(device) if isinstance(value, torch.Tensor) else value
-
-        def state(part: str) -> dict[str, Any]:
-            return {key: placed(value) for key, value in saved[part].items()}
-
-        self._rule_state, self._controller_state = state("rule"), state("controller")
-        self._run.shape_state, self._run.prepared = state("shape"), bool(saved["prepared"])
-        self._finished = bool(saved["finished"])
-        self._rates = list(saved["rates"])
-        for use, rng in self._run.rng.items():
-            if isinstance(rng, SeededSource):
-                if use not in saved["positions"]:
-                    raise CheckpointError(f"The checkpoint lacks the place in the {use} stream.")
-                rng.position = saved["positions"][use]
+    if resume is not None and not isinstance(resume, (str, os.PathLike)):
+        raise ArgumentError(
+            f"Expected resume to be the path of a checkpoint, got resume={shown(resume)}. Give "
+            "what fit(checkpoint=...) was given."
+        )
 
 
 @contextmanager
@@ -446,7 +450,7 @@ def _bar(shown: bool, trainer: Trainer) -> Iterator[Any]:
         )
 
         def advance() -> None:
-            epsilon = formatting.epsilon(trainer._run.epsilon_after(trainer.steps_done))
+            epsilon = formatting.epsilon(trainer._run.charges.epsilon_after(trainer.steps_done))
             bar.update(task, completed=trainer.steps_done, epsilon=epsilon)
 
         yield advance

@@ -21,11 +21,11 @@ _OTHER_NOISE = (
 
 
 @dataclass(frozen=True)
-class Account:
+class LedgerSummary:
     """One ledger, and the runs on the page that are charged to it.
 
-    `statement` has the words of the newest of them, or what the ledger says now. An account of
-    several `ledgers` is what `together` makes.
+    `statement` has the words of the newest of them, or what the ledger says now. A summary
+    of several `ledgers` is what `combined` returns.
     """
 
     statement: Statement
@@ -62,14 +62,14 @@ class Account:
         return min(epsilon_of(totals, budget.delta), budget.epsilon)
 
 
-def accounts_of(entries: Sequence[Entry], ledger: Ledger | None) -> list[Account]:
+def summaries_of(entries: Sequence[Entry], ledger: Ledger | None) -> list[LedgerSummary]:
     """Return the ledgers that entries are charged to, in the entries' order.
 
     A ledger that is given comes first, as it is now. Entries share a ledger if they name the same
     one and the newest of their statements holds the charges of the others' runs: two files of one
     name are told apart, and so are two ledgers in memory.
     """
-    found: list[Account] = []
+    found: list[LedgerSummary] = []
     left = list(entries)
     if ledger is not None:
         current = _as_it_is(ledger, left)
@@ -81,7 +81,7 @@ def accounts_of(entries: Sequence[Entry], ledger: Ledger | None) -> list[Account
         newest = max(alike, key=lambda each: _age(each.stated.charges))
         held = _held(newest.stated.charges)
         members = [each for each in alike if each is newest or (_own(each) and _own(each) <= held)]
-        found.append(Account(newest.stated, tuple(members)))
+        found.append(LedgerSummary(newest.stated, tuple(members)))
         left = _without(left, members)
     order = {id(entry): place for place, entry in enumerate(entries)}
     found.sort(key=lambda each: min((order[id(e)] for e in each.entries), default=-1))
@@ -90,16 +90,16 @@ def accounts_of(entries: Sequence[Entry], ledger: Ledger | None) -> list[Account
     return found
 
 
-def together(accounts: Sequence[Account]) -> Account | None:
+def combined(ledgers: Sequence[LedgerSummary]) -> LedgerSummary | None:
     """Return what all ledgers of a page cost as one; None if they protect different units.
 
     The promise holds for whoever is in the data of any of them: where they are about the same
     records it is the whole bill, and where they are not it is more than the bill. It is taken at
     the least of their deltas.
     """
-    if len(accounts) == 1:
-        return accounts[0]
-    said = [account.statement for account in accounts]
+    if len(ledgers) == 1:
+        return ledgers[0]
+    said = [summary.statement for summary in ledgers]
     if len({each.unit for each in said}) > 1:
         return None
     charges = tuple(charge for each in said for charge in each.charges)
@@ -108,10 +108,10 @@ def together(accounts: Sequence[Account]) -> Account | None:
         relation = events.common_relation(totals) if charges else said[0].relation
     except EventError:
         return None
-    return Account(
+    return LedgerSummary(
         replace(
             said[0],
-            private=all(account.private for account in accounts),
+            private=all(summary.private for summary in ledgers),
             dataset=", ".join(dict.fromkeys(each.dataset for each in said)),
             relation=relation,
             epsilon=epsilon_of(totals, delta),
@@ -119,8 +119,8 @@ def together(accounts: Sequence[Account]) -> Account | None:
             budget=None,
             charges=charges,
         ),
-        tuple(entry for account in accounts for entry in account.entries),
-        len(accounts),
+        tuple(entry for summary in ledgers for entry in summary.entries),
+        len(ledgers),
     )
 
 
@@ -154,7 +154,7 @@ def _own(entry: Entry) -> Counter[tuple[object, ...]]:
     return _held([charge for charge in entry.stated.charges if charge.run == run])
 
 
-def _as_it_is(ledger: Ledger, entries: Sequence[Entry]) -> Account:
+def _as_it_is(ledger: Ledger, entries: Sequence[Entry]) -> LedgerSummary:
     """Return what a ledger says now, with the entries that are charged to it."""
     charges = ledger.charges()
     held = _held(charges)
@@ -179,7 +179,7 @@ def _as_it_is(ledger: Ledger, entries: Sequence[Entry]) -> Account:
     assumptions = like.assumptions
     if {charge.run for charge in charges} - {each.stated.run for each in members}:
         assumptions = (*assumptions, _OTHER_NOISE)
-    return Account(
+    return LedgerSummary(
         replace(
             like,
             epsilon=ledger.epsilon(delta),

@@ -1,0 +1,209 @@
+"""Clipped sums in this process: reads records, and lets nothing of them out but the sum."""
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from privada import data
+from privada.clipping import Batch, Engine
+from privada.clipping.averages import averages
+from privada.clipping.one_pass import OnePassEngine
+from privada.clipping.probes import refuse_mixing_models
+from privada.clipping.squares import squared_sum
+from privada.core.errors import ModelError
+from privada.core.hidden_streams import HiddenStreams, hidden_generator
+from privada.core.randomness import RandomSource
+from privada.core.silence import pass_on_signals, settings_kept, silenced
+from privada.core.state import HeldState
+from privada.core.tensors import Parameters
+from privada.core.values import ClippedSum
+from privada.preconditioning import FlatScaling
+from privada.query.executor import Draw
+
+# How many units are read at a time where all of them are, and what their gradients may take.
+_UNITS_AT_A_TIME, _GRADIENT_BYTES = 256, 1 << 28
+# After so many sums a model is tried on other dummy examples, at the parameters of the time.
+_RECHECKED_AFTER = frozenset(4**k for k in range(2, 30))
+
+
+def try_model(model: nn.Module, example: Batch) -> Exception | None:
+    """Raise if dummy examples touch each other; return what a model raises that does not run.
+
+    The engine, which is tried afterwards, says that in better words.
+    """
+    try:
+        refuse_mixing_models(model, example)
+    except ModelError:
+        raise
+    except Exception as error:
+        return error
+    return None
+
+
+class LocalExecutor:
+    """Computes clipped sums in this process, from the records themselves.
+
+    Guarantee: whatever records make code raise, warn, log or print stays inside. A record that
+    cannot be read, that does not have the public structure, or on which the model fails, counts as
+    zero, and the others are as if it were absent. A model or a loss whose state is changed by
+    records is an error, and its state is put back.
+
+    Edge cases: an empty draw gives zero. If the model fails on a dummy example as well, the fault
+    is not the data's and the exception is raised. In micro-batches a record that fails is left out
+    of its group; a group that fails even so, because its members do not go together, counts as
+    zero.
+
+    Reference: Abadi et al. (2016), Deep Learning with Differential Privacy, arXiv 1607.00133,
+    Algorithm 1.
+    """
+
+    def __init__(
+        self,
+        *,
+        records: data.Records,
+        engine: Engine,
+        parameters: Parameters,
+        model_rng: RandomSource,
+        units: data.Units | None = None,
+        state: HeldState | None = None,
+        model: nn.Module | None = None,
+    ) -> None:
+        self._records, self.engine, self._parameters = records, engine, parameters
+        self._units: data.Units = data.RowUnits(records.size) if units is None else units
+        self._model_rng, self._model = model_rng, model
+        self._state = HeldState() if state is None else state
+        self._dummy_batch = data.dummy_batch(records)
+        self._checks = 0
+
+    def recheck(self) -> None:
+        """Try the model on other dummy examples now and then, at its current parameters.
+
+        What this raises follows from the model and from releases, not from records.
+        """
+        self._checks += 1
+        if self._model is None or self._checks not in _RECHECKED_AFTER:
+            return
+        example = data.dummy_batch(self._records, seed=self._checks)
+        try_model(self._model, example.dense())
+        if isinstance(self.engine, OnePassEngine):
+            self.engine.look_again(example)
+
+    # ------------------------------------------------------------------ sums of a draw
+
+    def clipped_sum(self, drawn: Draw, scaling: FlatScaling, clip: float) -> ClippedSum:
+        """Return the sum of the scaled gradients of a draw, each bounded by the clip norm."""
+        with self._looking() as streams:
+            batch, found = self._records.read(drawn.rows, streams, self.engine.padding)
+            if batch is not None and drawn.groups is not None:
+                batch = replace(batch, groups=drawn.groups[torch.from_numpy(found)])
+            return self._summed(batch, scaling, clip, streams)
+
+    @contextmanager
+    def _looking(self) -> Iterator[HiddenStreams]:
+        """Look at records: whatever they cause stays inside, and no state is left changed."""
+        hidden = hidden_generator(self._model_rng, self._parameters.device)
+        with hidden as streams, silenced(), self._state.untouched():
+            yield streams
+
+    def _summed(
+        self, batch: Batch | None, scaling: FlatScaling, clip: float, streams: HiddenStreams
+    ) -> ClippedSum:
+        clipped = self._attempt(batch, scaling, clip)
+        if clipped is not None:
+            return clipped
+        # If this fails as well, the fault is not the data's and may be told. It runs outside the
+        # handler, or Python would show the first exception, of private records, beside it.
+        self.engine.clipped_sum(self._dummy_batch, scaling, clip)
+        if batch is None:
+            return self.engine.clipped_sum(None, scaling, clip)
+        batch = self._without_failing(batch, scaling, clip)
+        streams.restart()  # as if those that fail had never been there
+        clipped = self._attempt(batch, scaling, clip)
+        if clipped is not None:
+            return clipped
+        assert batch is not None
+        if batch.groups is None:
+            return self._add_up(batch.chunks(1), scaling, clip)
+        groups = sorted(set(batch.groups.tolist()))
+        return self._add_up((batch.at(_places(batch, group)) for group in groups), scaling, clip)
+
+    def _attempt(self, batch: Batch | None, scaling: FlatScaling, clip: float) -> ClippedSum | None:
+        """Return the clipped sum of some records, None if one of them makes it fail."""
+        try:
+            with settings_kept():
+                return self.engine.clipped_sum(batch, scaling, clip)
+        except BaseException as error:
+            pass_on_signals(error)
+            return None
+
+    def _without_failing(self, batch: Batch, scaling: FlatScaling, clip: float) -> Batch | None:
+        """Return the records on which the model does not fail, each tried by itself."""
+        singles = (replace(one, groups=None) for one in batch.chunks(1))
+        fine = torch.tensor([self._attempt(one, scaling, clip) is not None for one in singles])
+        return batch.at(torch.nonzero(fine).reshape(-1)) if bool(fine.any()) else None
+
+    def _add_up(self, parts: Iterable[Batch], scaling: FlatScaling, clip: float) -> ClippedSum:
+        """Return the sum over parts, each of which depends on its own records alone."""
+        total = self.engine.clipped_sum(None, scaling, clip)
+        for part in parts:
+            one = self._attempt(part, scaling, clip)
+            if one is not None:
+                total.value.add_(one.value)
+        return total
+
+    # ------------------------------------------------------------------ sums over all units
+
+    def squared_sum(self, bound: float, rng: RandomSource) -> ClippedSum:
+        """Return sum_i min(g_ij^2, bound) over all units, coordinate by coordinate.
+
+        A unit's gradient is the average over its rows, of which `rng` chooses some where there are
+        more than a look takes.
+        """
+        with self._looking() as streams:
+            return squared_sum(self._parameters, self._all_rows(streams, rng), bound)
+
+    def _all_rows(self, streams: HiddenStreams, rng: RandomSource) -> Iterator[Tensor]:
+        """Yield the gradients of all units as rows; what fails is left out, as zero."""
+        room = _GRADIENT_BYTES // (8 * self._parameters.size * self._units.rows_per_unit)
+        count = max(1, min(_UNITS_AT_A_TIME, room))
+        for start in range(0, self._units.size, count):
+            some = np.arange(start, min(start + count, self._units.size))
+            indices, owners = self._units.rows(some, rng)
+            batch, found = self._records.read(indices, streams)
+            if batch is None:
+                continue
+            if owners is None:
+                yield from self._gradients(batch)
+                continue
+            of = owners[found]
+            for unit in np.unique(of):
+                own = batch.at(torch.from_numpy(np.flatnonzero(of == unit)))
+                yield from averages(self._gradients(own), torch.zeros(own.size))
+
+    def _gradients(self, batch: Batch) -> list[Tensor]:
+        """Return the gradients of records as rows; those of records that fail are zero."""
+        some = self._rows(batch)
+        if some is not None:
+            return some
+        singles = [self._rows(one) for one in batch.chunks(1)]
+        none = self._parameters.zeros()[None]
+        return [rows for one in singles for rows in ([none] if one is None else one)]
+
+    def _rows(self, batch: Batch) -> list[Tensor] | None:
+        """Return the gradients of some records as rows, None if one of them makes it fail."""
+        try:
+            with settings_kept():
+                return list(self.engine.rows(batch))
+        except BaseException as error:
+            pass_on_signals(error)
+            return None
+
+
+def _places(batch: Batch, group: int) -> Tensor:
+    """Return the places of a group's members."""
+    assert batch.groups is not None
+    return torch.nonzero(batch.groups == group).reshape(-1)

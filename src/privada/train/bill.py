@@ -1,0 +1,110 @@
+"""The bill of a run: its statement, and the assumptions that it rests on."""
+
+from privada import data as private_data
+from privada.accounting import Statement, epsilon_of, events
+from privada.train.run import Run
+
+
+def statement(run: Run, method: str, steps_done: int) -> Statement:
+    """Return the statement of a run as it stands.
+
+    Args:
+        run: the run.
+        method: the method and its settings, in words.
+        steps_done: how many steps were taken.
+    """
+    ledger, charges = run.ledger, run.charges
+    totals = ledger.totals()
+    where = "in memory: gone with this process" if ledger.path is None else ledger.name
+    return Statement(
+        private=run.noise.secure and run.parts.preconditioner.private,
+        dataset=ledger.dataset,
+        unit=run.settings.unit,
+        relation=events.common_relation(totals or [run.mechanism.event(1.0)]),
+        epsilon=charges.epsilon(),
+        delta=charges.delta,
+        run=charges.run,
+        run_epsilon=epsilon_of(charges.own_tally(), charges.delta),
+        accountant="pld",
+        budget=ledger.budget,
+        ledger=where,
+        method=method,
+        sampling=_sampling(run),
+        noise=run.noise.describe(),
+        progress=f"{steps_done:,} of {run.steps:,} steps",
+        charges=ledger.charges(),
+        assumptions=tuple(assumptions(run)),
+    )
+
+
+def _sampling(run: Run) -> str:
+    """Return in words who takes part in a step."""
+    drawn = run.mechanism.sampler.describe()
+    if not run.units.grouped:
+        return drawn
+    return f"{drawn}; a record is here a {run.settings.unit} with all their rows"
+
+
+def assumptions(run: Run) -> list[str]:
+    """Return what the promise of a run rests on, in words."""
+    settings, unit = run.settings, run.settings.unit
+    listed = [
+        _whose(run),
+        _population(run),
+        "The model's first parameters, the method, its settings and the number of steps were "
+        "chosen without looking at these records, or by looks that this ledger lists.",
+        "The records' names, shapes and types, and the range of labels and tokens, are public.",
+    ]
+    if isinstance(run.records, private_data.DatasetRecords):
+        listed.append(
+            f"What the data set gives for a {unit} depends on that {unit} alone, and on "
+            "nothing that another one has left behind, as in a cache."
+        )
+    if run.ledger.path is None:
+        listed.append(
+            "The ledger is in memory: runs on the same data elsewhere are not counted here. "
+            "Give the trainer a ledger file to add them up."
+        )
+    parts = run.parts
+    sources = dict.fromkeys(s for s in (parts.preconditioner.source, parts.rule.source) if s)
+    if sources:
+        listed.append(f"Side information: {'; '.join(sources)}.")
+    if settings.objective.terms:
+        listed.append(
+            "What the objective adds to the loss depends on the parameters alone, and on no "
+            f"record: {settings.objective.describe()}."
+        )
+    padding = run.tried.engine.padding
+    if padding is not None and not padding.invariant:
+        listed.append(
+            "On this machine the last bits of a record's gradient may depend on the other "
+            "records of its batch, which is not in epsilon; engine='loop' removes it."
+        )
+    if not run.noise.secure:
+        listed.append(
+            "seeded: not a private release. Sampling and noise follow from a seed that is "
+            "known to whoever set it."
+        )
+    return listed
+
+
+def _whose(run: Run) -> str:
+    unit = run.settings.unit
+    if not run.units.grouped:
+        return f"Each {unit} is one row of the data and shares no row with another."
+    return (
+        f"Each {unit}: all their rows, which are those with one identifier in groups; no "
+        f"{unit} has two. A look takes at most {run.units.rows_per_unit} of them, chosen "
+        "afresh, and bounds the average of their gradients."
+    )
+
+
+def _population(run: Run) -> str:
+    settings = run.settings
+    counted = f"{settings.unit}s" if run.units.grouped else "records"
+    if settings.population is None:
+        return f"The number of {counted}, {run.population:,}, is public: it sets the sampling rate."
+    return (
+        f"The sampling rate is set from a public population of {settings.population:,}, "
+        f"not from the number of {counted}."
+    )

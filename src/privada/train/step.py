@@ -1,0 +1,98 @@
+"""One step: pay, draw, clip, add noise, update."""
+
+from dataclasses import replace
+from functools import partial
+
+from privada.core.values import Release
+from privada.train.run import Run
+from privada.train.state import TrainState
+
+
+def first_state(run: Run) -> TrainState:
+    """Return the state before the first step."""
+    parts, parameters = run.parts, run.parameters
+    return TrainState(
+        preconditioner=parts.preconditioner.init(parameters),
+        clip=run.mechanism.clipping.init(run.mechanism.clip),
+        rule=parts.rule.init(parameters),
+        controller=parts.controller.init(parameters),
+    )
+
+
+def take_step(run: Run, state: TrainState) -> tuple[TrainState, float]:
+    """Take one step of the method; return the state after it, and the learning rate.
+
+    The controller asks for as many releases as a step takes, and moves the parameters by what the
+    update rule makes of them.
+
+    Raises:
+        BudgetExceeded: the ledger cannot pay for it; nothing has changed.
+    """
+    asked = _Releases(run, state)
+    parts = run.parts
+    try:
+        rule, controller, lr = parts.controller.iterate(
+            asked, parts.rule, run.parameters, state.rule, state.controller, state.step
+        )
+    except BaseException:
+        run.charges.abort_step(state.releases, asked.state.releases)
+        raise
+    return replace(asked.state, step=state.step + 1, rule=rule, controller=controller), lr
+
+
+def release_gradient(run: Run, state: TrainState) -> tuple[Release, TrainState]:
+    """Return one release of the gradient, and the state after it."""
+    number, query, clipping = state.releases, run.gradients, run.mechanism.clipping
+    run.charges.check_left(number)
+    scaling, preconditioner = run.parts.preconditioner.at(state.preconditioner, run.parameters)
+    flat, clip = query.lay_out(scaling), clipping.norm(state.clip)
+
+    public = run.settings.objective.gradient(run.model, run.parameters)
+
+    receipt = query.pay(run.mechanism.multiplier(state.step), partial(run.charges.ahead, number))
+    drawn = query.draw(number)
+    clipped = query.clipped_sum(drawn, flat, clip)
+    release = scaling.restore(query.add_noise(clipped, receipt), flat)
+
+    try:
+        preconditioner = run.parts.preconditioner.seen(release, preconditioner)
+        clips = clipping.seen(release, state.clip)
+    except BaseException:
+        run.charges.abort_step(number, number + 1)
+        raise
+    if public is not None:
+        release = release.plus(scaling.precondition(public, flat))
+    return release, replace(state, releases=number + 1, preconditioner=preconditioner, clip=clips)
+
+
+def prepare(run: Run, state: TrainState) -> TrainState:
+    """Return the state after the releases that come before the first step, if there are any."""
+    if state.prepared:
+        return state
+    made = state.releases
+
+    def ask(bound: float, noise_multiplier: float) -> Release:
+        nonlocal made
+        run.charges.check_left(made)
+        ahead = partial(run.charges.ahead, made)
+        release = run.second_moments.release(bound, noise_multiplier, ahead)
+        made += 1
+        return release
+
+    try:
+        found = run.parts.preconditioner.prepare(state.preconditioner, run.parameters, ask)
+    except BaseException:
+        run.charges.abort_step(state.releases, made)
+        raise
+    return replace(state, prepared=True, releases=made, preconditioner=found)
+
+
+class _Releases:
+    """The releases of one step, as its controller asks for them."""
+
+    def __init__(self, run: Run, state: TrainState) -> None:
+        self._run, self.state = run, state
+
+    def __call__(self) -> Release:
+        release, self.state = release_gradient(self._run, self.state)
+        return release
