@@ -11,11 +11,12 @@ from privada import tables
 from privada.accounting import Budget, Ledger
 from privada.accounting.events import Tally
 from privada.core.errors import ArgumentError, DataError
-from privada.tables.columns import Target
 from privada.tables.private_bounds import bounds_question
 from privada.tables.private_classes import classes_question
 from privada.workflows.options import TableOptions
 from privada.workflows.table_rows import TableRows, target_name
+
+Target = tables.Classes | tables.Range
 
 
 @dataclass(frozen=True)
