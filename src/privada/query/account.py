@@ -125,8 +125,10 @@ class Account:
                 for each in beside:
                     reservation.use(each)
                 return reservation.use(event)
-            held = next((each for each in self._reservations if each.covers(event)), None)
-            return (held or self._reserve(event, ahead)).use(event)
+            for held in self._reservations:
+                if held.covers(event):
+                    return held.use(event)
+            return self._reserve(event, ahead).use(event)
 
     def _reserve(self, event: DpEvent, ahead: Ahead | None) -> Reservation:
         started = time.perf_counter()
