@@ -22,6 +22,9 @@ RENAMED = [
 IN_PLACE = [
     ("privada.updates", "Move", "privada.updates", "ParameterStep"),
     ("privada.updates", "Rule", "privada.updates", "UpdateRule"),
+    ("privada.selection", "Affordable", "privada.selection", "BudgetPlan"),
+    ("privada.selection", "Random", "privada.selection", "RandomSpace"),
+    ("privada.selection", "Tried", "privada.selection", "CandidateResult"),
 ]
 PRESENT = {module: place for module, _, place, _ in RENAMED}
 

@@ -306,17 +306,17 @@ def test_the_price_is_that_of_persons():
 
 def test_candidates_train_on_persons(monkeypatch):
     seen = []
-    kept = searching.Runs.trainer
+    kept = searching.CandidateRuns.trainer
 
     def trainer(self, *given):
         made = kept(self, *given)
         seen.append((self.parts, made))
         return made
 
-    monkeypatch.setattr(searching.Runs, "trainer", trainer)
+    monkeypatch.setattr(searching.CandidateRuns, "trainer", trainer)
     grouped(recipe=few_persons, unit="customer", how="compose-pld")
     parts, made = seen[-1]
-    assert "customer (all their rows)" in {made.gate.account.ledger.unit}
+    assert "customer (all their rows)" in {made.gradients.account.ledger.unit}
     assert "Each customer: all their rows" in made.statement().assumptions[0]
     assert len(set(parts.train_groups.tolist())) + len(set(parts.scored_groups.tolist())) == 100
 

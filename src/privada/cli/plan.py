@@ -17,7 +17,7 @@ from privada.cli.printing import print_table
 from privada.core import formatting
 
 if TYPE_CHECKING:
-    from privada.selection.planning import Affordable, Search, Setting
+    from privada.selection.planning import BudgetPlan, PlannedRun, PlannedSearch
 
 
 def plan(
@@ -98,7 +98,7 @@ def _status(shown: bool) -> AbstractContextManager[object]:
     return Console(stderr=True).status("Calibrating noise; this takes about ten seconds.")
 
 
-def show(afforded: "Affordable", console: Console, *, delta_given: bool) -> None:
+def show(afforded: "BudgetPlan", console: Console, *, delta_given: bool) -> None:
     """Print the tables and the recommendation."""
     budget, chosen = afforded.budget, afforded.recommendation.setting
     ruled = "" if delta_given else ", the largest power of ten not above n^-1.1"
@@ -166,7 +166,7 @@ def _table(title: str, first: str) -> Table:
     return table
 
 
-def _settings(afforded: "Affordable", title: str, cell: "Callable[[Setting], str]") -> Table:
+def _settings(afforded: "BudgetPlan", title: str, cell: "Callable[[PlannedRun], str]") -> Table:
     table = _table(title, "batch size")
     for duration in sorted({each.epochs for each in afforded.settings}):
         table.add_column("1 epoch" if duration == 1 else f"{duration:g} epochs", justify="right")
@@ -181,7 +181,7 @@ def _settings(afforded: "Affordable", title: str, cell: "Callable[[Setting], str
     return table
 
 
-def _searches(afforded: "Affordable", title: str, cell: "Callable[[Search], str]") -> Table:
+def _searches(afforded: "BudgetPlan", title: str, cell: "Callable[[PlannedSearch], str]") -> Table:
     from privada.selection.prices import WAYS
 
     table = _table(title, "candidates")

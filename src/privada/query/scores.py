@@ -280,9 +280,9 @@ class NoisyScore:
 class Scorer:
     """Owns private records that no model was trained on, and releases scores of models on them.
 
-    One query is: charge the ledger durably, score all units, add noise, release. A unit is a record,
-    or all records of a person; a person's score is the average over at most `units.rows_per_unit`
-    of their records, chosen afresh for each query.
+    One query is: charge the ledger durably, score all units, add noise, release. A unit is a
+    record, or all records of a person; a person's score is the average over at most
+    `units.rows_per_unit` of their records, chosen afresh for each query.
 
     Args:
         records: the private records.

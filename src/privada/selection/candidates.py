@@ -120,7 +120,12 @@ def made(recipe: Recipe, settings: Settings, rng: RandomSource) -> Candidate:
 
 
 def mechanism_of(
-    candidate: Candidate, population: int, participation: Participation, grouped: bool = False
+    candidate: Candidate,
+    population: int,
+    participation: Participation,
+    *,
+    grouped: bool = False,
+    unit: str = "record",
 ) -> Mechanism:
     """Return what a run of the candidate will do, priced but for its noise.
 
@@ -141,4 +146,5 @@ def mechanism_of(
         steps=steps,
         clip=candidate.method.clip,
         clipping=clipping.of_units() if grouped else clipping,
+        unit=unit,
     )

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from privada import charts
 from privada.accounting import Budget
-from privada.selection.planning import CANDIDATES, Affordable, default_delta, plan
+from privada.selection.planning import CANDIDATES, BudgetPlan, default_delta, plan
 
 
 def plan_budget(
@@ -20,7 +20,7 @@ def plan_budget(
     candidates: Sequence[int] | None = None,
     sampling: str = "poisson",
     chart_files: Sequence[str | os.PathLike[str]] = (),
-) -> Affordable:
+) -> BudgetPlan:
     """Return what a budget affords, before any data: noise, searches and a recommendation.
 
     This is what `privada plan` does: `pv.selection.plan` with a default delta, and charts.

@@ -9,7 +9,7 @@ from pathlib import Path
 from privada.core.errors import LedgerError
 
 
-class Marks:
+class StartedRuns:
     """The numbers of the runs that were begun, in a file beside the ledger while a search is on.
 
     The ledger itself must not be written to for each run: how many there are is a secret. The file
@@ -22,13 +22,13 @@ class Marks:
     Guarantee: when `add` returns, the mark survives a crash.
 
     Edge cases: a file that is gone, damaged or cut short within a mark says nothing, and `read`
-    returns None: every run may have been begun. Marks that somebody takes away whole, as by putting
-    an older copy in its place, are not missed.
+    returns None: every run may have been begun. Notes that somebody takes away whole, as
+    by putting an older copy in its place, are not missed.
 
     Example:
         >>> from pathlib import Path
-        >>> from privada.selection.marks import Marks
-        >>> marks = Marks(Path("patients.ledger"), "select-1a2b3c4d")
+        >>> from privada.selection.started_runs import StartedRuns
+        >>> marks = StartedRuns(Path("patients.ledger"), "select-1a2b3c4d")
         >>> marks.create()
         >>> marks.add(3)
         >>> marks.read()
