@@ -1,4 +1,4 @@
-"""The query for classes: noisy counts of texts, of which those above a threshold are told."""
+"""The query for classes: noisy counts of texts, of which those above a threshold are released."""
 
 from collections.abc import Callable, Sequence
 
@@ -15,7 +15,7 @@ _SPACING = 1 / 32
 
 
 def threshold(failure: float) -> float:
-    """Return how far out of the noise, in standard deviations, a class stands that is told of.
+    """Return the least noisy count of a class that is released, in standard deviations above 1.
 
     One unit more or less can make one class appear, or two where it is replaced. The noise on the
     count of either passes this with a probability of half the `failure`.
@@ -31,7 +31,7 @@ def release_classes(
     Args:
         query: what is paid and what is protected.
         read: returns the class of each row, None for none; it is called after the charge.
-        failure: the probability with which a class of one unit may be told of, which is charged
+        failure: the probability with which a class of one unit may be revealed, which is charged
             too, as `events.Failure`.
 
     Guarantee: the counted classes are those of the chosen rows alone, one for each unit. So a unit

@@ -8,22 +8,13 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from privada.core.deprecation import renamed
-from privada.tables.columns import (
-    Category,
-    Classes,
-    Hashed,
-    Ignore,
-    Matrix,
-    Number,
-    Person,
-    Range,
-    Text,
-)
+from privada.tables.columns import Category, Hashed, Ignore, Matrix, Number, Person, Text
 from privada.tables.encoding import Encoded, encode, encode_inputs, identifiers
 from privada.tables.reading import column_types, read
 from privada.tables.schema import Schema
 from privada.tables.schema_inference import infer_schema, schema_template
 from privada.tables.table import Table
+from privada.tables.targets import Classes, Range
 
 if TYPE_CHECKING:
     from privada.tables.answer_cache import AnswerCache

@@ -3,13 +3,13 @@
 import math
 import numbers
 import re
-from collections.abc import Callable, Container
+from collections.abc import Callable, Container, Sequence
 from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from privada.core.errors import DataError
+from privada.core.errors import ArgumentError, DataError
 
 # What stands for a missing value unless a schema says otherwise.
 MISSING = ("", "?", "NA", "NaN", "nan", "null")
@@ -95,3 +95,22 @@ def translate(cells: Any, meaning: Callable[[Any], Any], dtype: Any, column: str
         expected, remedy = error.expected, error.remedy
     # said outside the handler, where no traceback leads to the cell
     raise DataError(f"Expected {expected} in column {column!r}, got something else. {remedy}")
+
+
+def listed_texts(name: str, values: Any, least: int, remedy: str) -> tuple[str, ...]:
+    """Return values as different texts, at least so many."""
+    if isinstance(values, str) or not isinstance(values, Sequence):
+        raise ArgumentError(f"Expected {name} to be a list, got {name}={values!r}. {remedy}")
+    try:
+        texts = [text_of(value) for value in values]
+    except CellError:
+        texts = [None]
+    known = tuple(text for text in texts if text is not None)
+    if len(known) < len(texts):
+        raise ArgumentError(f"Expected {name} to be text or numbers, got {name}={values!r}.")
+    if len(known) < least or len(set(known)) < len(known):
+        raise ArgumentError(
+            f"Expected {name} to have at least {least} entries, all different, got "
+            f"{name}={list(known)!r}. {remedy}"
+        )
+    return known

@@ -1,81 +1,13 @@
-"""What a column can be, and how a target is told: each a frozen value that says what it allows."""
+"""Column types: each is a frozen value that says what a column holds and which features it has."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
 from privada.core.errors import ArgumentError
-from privada.core.validation import integer, one_of, printable_text, real
-from privada.tables.cells import CellError, text_of
-
-Numbers = NDArray[np.float64]
-
-SCALES = ("linear", "log")
-BOUNDS = ("given", "estimate", "estimated", "default")
-# Where nothing is known of a column: it is clipped to plus and minus this, on the log scale, on
-# which it takes a long way to get lost.
-DEFAULT_BOUND = 2.0**20
-
-
-def _stretched(values: Any, scale: str) -> Any:
-    """Return values on their scale: the log scale is sign(x) log(1 + |x|)."""
-    return np.sign(values) * np.log1p(np.abs(values)) if scale == "log" else values
-
-
-def _check_bounds(low: float | None, high: float | None, bounds: str, scale: str) -> None:
-    one_of("scale", scale, SCALES)
-    if one_of("bounds", bounds, BOUNDS) == "estimate":
-        if low is not None or high is not None:
-            raise ArgumentError(
-                f'Expected no low and high with bounds = "estimate", got low={low!r}, '
-                f"high={high!r}. Remove these, or the line with bounds."
-            )
-        return
-    remedy = (
-        "Give bounds that are known without looking at the private table, or write "
-        'bounds = "estimate" for a query that is charged.'
-    )
-    bottom, top = real("low", low, remedy), real("high", high, remedy)
-    # on the log scale, bounds that differ may round to one number
-    if not _stretched(bottom, scale) < _stretched(top, scale) or top - bottom > 1e308:
-        raise ArgumentError(
-            f"Expected low < high, by more than rounding and less than 1e308, got low={low!r}, "
-            f"high={high!r}. {remedy}"
-        )
-
-
-def _unit(values: Any, low: float | None, high: float | None, scale: str) -> Numbers:
-    """Return values clipped to the bounds and mapped to [-1, 1]."""
-    if low is None or high is None:
-        raise ArgumentError(
-            'Expected bounds, got bounds="estimate" that no query has estimated yet. Call '
-            "estimate_bounds first, or give low and high."
-        )
-    bottom, top = _stretched(low, scale), _stretched(high, scale)
-    mapped = (_stretched(np.clip(values, low, high), scale) - bottom) / (top - bottom) * 2 - 1
-    return np.asarray(np.clip(mapped, -1, 1), dtype=np.float64)
-
-
-def _listed(name: str, values: Any, least: int, remedy: str) -> tuple[str, ...]:
-    """Return values as different texts, at least so many."""
-    if isinstance(values, str) or not isinstance(values, Sequence):
-        raise ArgumentError(f"Expected {name} to be a list, got {name}={values!r}. {remedy}")
-    try:
-        texts = [text_of(value) for value in values]
-    except CellError:
-        texts = [None]
-    known = tuple(text for text in texts if text is not None)
-    if len(known) < len(texts):
-        raise ArgumentError(f"Expected {name} to be text or numbers, got {name}={values!r}.")
-    if len(known) < least or len(set(known)) < len(known):
-        raise ArgumentError(
-            f"Expected {name} to have at least {least} entries, all different, got "
-            f"{name}={list(known)!r}. {remedy}"
-        )
-    return known
+from privada.core.validation import integer, one_of, printable_text
+from privada.tables.bounds import Numbers, check_bounds, to_unit_interval
+from privada.tables.cells import listed_texts
 
 
 @dataclass(frozen=True)
@@ -105,12 +37,12 @@ class Number:
     bounds: str = "given"
 
     def __post_init__(self) -> None:
-        _check_bounds(self.low, self.high, self.bounds, self.scale)
+        check_bounds(self.low, self.high, self.bounds, self.scale)
         one_of("missing", self.missing, ("low", "middle", "flag"))
 
     def unit(self, values: Any) -> Numbers:
         """Return values clipped to the bounds and mapped to [-1, 1]."""
-        return _unit(values, self.low, self.high, self.scale)
+        return to_unit_interval(values, self.low, self.high, self.scale)
 
     def features(self, column: str) -> list[str]:
         """Return the names of the features."""
@@ -140,7 +72,7 @@ class Category:
 
     def __post_init__(self) -> None:
         remedy = 'Where the values are not known, use kind = "hashed".'
-        object.__setattr__(self, "values", _listed("values", self.values, 1, remedy))
+        object.__setattr__(self, "values", listed_texts("values", self.values, 1, remedy))
         _flag("other", self.other)
 
     def features(self, column: str) -> list[str]:
@@ -253,7 +185,7 @@ class Matrix:
 
     def __post_init__(self) -> None:
         integer("width", self.width)
-        _check_bounds(self.low, self.high, "given", "linear")
+        check_bounds(self.low, self.high, "given", "linear")
         _flag("sparse", self.sparse)
         if self.sparse and not self.low <= 0 <= self.high:
             raise ArgumentError(
@@ -322,85 +254,6 @@ COLUMN_TYPES: dict[str, type[ColumnType]] = {
     "ignore": Ignore,
     "person": Person,
 }
-
-
-@dataclass(frozen=True)
-class Classes:
-    """A target that is one of some classes: its number, in the order of the list.
-
-    Args:
-        column: the column that holds it.
-        classes: all of them, at least two.
-        others: what becomes of a record with none of these: "refuse", or "leave-out".
-
-    Edge cases: how many records are left out is private. Where they are, give the trainer the
-    number of all as `population`.
-
-    Example:
-        >>> from privada.tables import Classes
-        >>> Classes("income", ["<=50K", ">50K"]).restore([1, 0])
-        ['>50K', '<=50K']
-    """
-
-    column: str
-    classes: Sequence[str]
-    others: str = "refuse"
-
-    def __post_init__(self) -> None:
-        printable_text("column", self.column)
-        one_of("others", self.others, ("refuse", "leave-out"))
-        remedy = "List every class that there can be; a single one leaves nothing to learn."
-        object.__setattr__(self, "classes", _listed("classes", self.classes, 2, remedy))
-
-    def restore(self, numbers: Any) -> list[str]:
-        """Return the classes of some numbers."""
-        return [self.classes[int(number)] for number in numbers]
-
-
-@dataclass(frozen=True)
-class Range:
-    """A target that is a number between bounds, mapped to [-1, 1].
-
-    Args:
-        column: the column that holds it.
-        low, high: the bounds. A value beyond them counts as the bound that it passed.
-        scale: "linear", or "log" for sign(x) log(1 + |x|) before mapping.
-        bounds: as for `Number`.
-
-    Example:
-        >>> from privada.tables import Range
-        >>> price = Range("price", low=0, high=1000)
-        >>> price.restore(price.unit([250.0, 9999.0]))
-        array([ 250., 1000.])
-    """
-
-    column: str
-    low: float | None = None
-    high: float | None = None
-    scale: str = "linear"
-    bounds: str = "given"
-
-    def __post_init__(self) -> None:
-        printable_text("column", self.column)
-        _check_bounds(self.low, self.high, self.bounds, self.scale)
-
-    def unit(self, values: Any) -> Numbers:
-        """Return values clipped to the bounds and mapped to [-1, 1]."""
-        return _unit(values, self.low, self.high, self.scale)
-
-    def restore(self, values: Any) -> Numbers:
-        """Return the numbers that values in [-1, 1] stand for; beyond these, the bounds."""
-        if self.low is None or self.high is None:
-            raise ArgumentError('Expected bounds to restore by, got bounds="estimate".')
-        bottom, top = _stretched(self.low, self.scale), _stretched(self.high, self.scale)
-        shares = (np.clip(np.asarray(values, dtype=np.float64), -1, 1) + 1) / 2
-        stretched = bottom + shares * (top - bottom)
-        if self.scale == "log":
-            stretched = np.sign(stretched) * np.expm1(np.abs(stretched))
-        return np.asarray(np.clip(stretched, self.low, self.high))
-
-
-Target = Classes | Range
 
 
 def _flag(name: str, value: Any) -> None:

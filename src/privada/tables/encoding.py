@@ -11,19 +11,11 @@ from numpy.typing import NDArray
 from privada.core.errors import ArgumentError, DataError
 from privada.tables.bag_of_words import hash_bucket, inverse_frequencies, weighted
 from privada.tables.cells import Cell, CellCache, CellError, translate
-from privada.tables.columns import (
-    Category,
-    Classes,
-    ColumnType,
-    Hashed,
-    Matrix,
-    Number,
-    Range,
-    Text,
-)
+from privada.tables.columns import Category, ColumnType, Hashed, Matrix, Number, Text
 from privada.tables.reading import read
 from privada.tables.schema import Schema
 from privada.tables.table import Table, is_sparse, refuse_infinite
+from privada.tables.targets import Classes, Range
 
 
 @dataclass(frozen=True, eq=False)

@@ -14,7 +14,7 @@ from privada.tables.cells import MISSING
 from privada.tables.private_bounds import multiplier_of, uncharged
 from privada.tables.table import Table
 
-# The share of delta that is spent on the chance that a class of one record is told of, and the
+# The share of delta that is spent on the chance that a class of one record is revealed, and the
 # chance itself where no delta is known.
 FAILURE_SHARE, _LEAST_FAILURE = 1e-3, 1e-12
 # So many standard deviations above that threshold, a class is found but once in a thousand times.
@@ -47,7 +47,7 @@ def estimate_classes(
     groups: Any = None,
     unit: str = "person",
 ) -> tuple[str, ...]:
-    """Return the classes that stand out in a private column, sorted, by a charged query.
+    """Return the classes that are frequent enough in a private column, sorted, by a charged query.
 
     One Gaussian release: how many records each class has. Those that do not stand far enough out of
     the noise are left out, so that a class that few records have stays hidden.
@@ -62,7 +62,7 @@ def estimate_classes(
         missing: the texts that stand for a missing value, which is not a class.
         seed: reproducible noise for experiments; then nothing is private.
         answers: where the answer is kept. If it is there already, nothing is read or charged.
-        failure: the probability with which a class of one record may be told of, which is charged
+        failure: the probability with which a class of one record may be revealed, which is charged
             too; by default a thousandth of the budget's delta, or of the ledger's, else 1e-12.
         groups: one identifier for each row, where a person may have several: the query then counts
             one row of each person, chosen at random, and protects all rows of a person.
@@ -73,13 +73,13 @@ def estimate_classes(
 
     Guarantee: the charges are on the ledger, durably, before any value is read. Adding or removing
     a record moves one count by 1; if that makes a class appear or vanish, the class had one record,
-    and it is told of with at most the probability that is charged as `events.Failure`. With
+    and it is revealed with at most the probability that is charged as `events.Failure`. With
     `groups`, the same holds for a person with any number of rows and classes, and the ledger is
     charged for all rows of a person.
 
-    Edge cases: of records without a class nothing is told. A table in which two classes of one size
-    would not stand out, but for one time in a thousand, is refused before the charge. If fewer than
-    two stand out, that is what is returned. With `groups`, persons are counted where this says
+    Edge cases: nothing is revealed of records without a class. A table in which two classes of one
+    size would not stand out, but for one time in a thousand, is refused before the charge. If fewer
+    than two stand out, that is what is returned. With `groups`, persons are counted where this says
     records, their number is treated as public, and a ledger that holds charges for single rows is
     refused.
 

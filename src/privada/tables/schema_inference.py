@@ -6,24 +6,14 @@ from typing import Any
 import numpy as np
 
 from privada.core.errors import ArgumentError, DataError
-from privada.tables import toml
 from privada.tables.cells import MISSING
-from privada.tables.columns import (
-    Category,
-    Classes,
-    ColumnType,
-    Hashed,
-    Ignore,
-    Matrix,
-    Number,
-    Range,
-    Target,
-    Text,
-)
+from privada.tables.columns import Category, ColumnType, Hashed, Ignore, Matrix, Number, Text
 from privada.tables.files import Source
 from privada.tables.reading import column_types
 from privada.tables.schema import Schema
 from privada.tables.table import Numbers, Table
+from privada.tables.targets import Classes, Range, Target
+from privada.tables.toml_writing import document, key
 
 # Up to so many values are listed, and whole numbers as targets are classes.
 _MOST_VALUES, _MOST_CLASSES = 64, 10
@@ -213,8 +203,8 @@ def schema_template(path: Source, *, target: str, person: str | None = None) -> 
     for name, kind in types.items():
         if name != target:
             found = {"kind": "person"} if name == person else _template(kind)
-            sections.append((f"columns.{toml.key(name)}", found))
-    return toml.document(_comment(types[target] == "number"), sections)
+            sections.append((f"columns.{key(name)}", found))
+    return document(_comment(types[target] == "number"), sections)
 
 
 def _template(kind: str | int) -> dict[str, Any]:

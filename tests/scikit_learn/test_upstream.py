@@ -41,7 +41,7 @@ from sklearn.random_projection import GaussianRandomProjection
 from sklearn.tree import DecisionTreeClassifier
 
 import privada as pv
-from privada.upstream import fingerprint, learners
+from privada.scikit_learn.upstream import fingerprint, learners
 
 X, Y = load_digits(return_X_y=True)
 X, Y = X[:400], Y[:400]

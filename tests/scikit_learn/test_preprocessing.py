@@ -12,9 +12,9 @@ from sklearn.preprocessing import Normalizer
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 import privada as pv
-from privada import fits
 from privada.core.errors import ArgumentError, DataError, LedgerError
 from privada.noise import GaussianNoise
+from privada.scikit_learn import fit_registry
 from privada.tables.private_bounds import estimate_bounds
 
 RNG = np.random.default_rng(0)
@@ -321,7 +321,7 @@ def test_a_text_that_is_no_unicode_is_turned_like_any_other(analyzer):
 def test_rubbish_is_refused(asked, words):
     with pytest.raises(pv.ArgumentError, match=words):
         asked.fit(AGES)
-    assert not fits._looks
+    assert not fit_registry._records
 
 
 @pytest.mark.parametrize("texts", ["one text", pd.DataFrame({"text": ["one"]}), np.array(3)])

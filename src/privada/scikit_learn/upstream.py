@@ -150,7 +150,7 @@ def learners(transformer: Any) -> Iterator[Any]:
     """Yield the parts of a transformer that learn from the records they are fitted on, unpaid.
 
     Example:
-        >>> from privada.upstream import learners
+        >>> from privada.scikit_learn.upstream import learners
         >>> from sklearn.pipeline import make_pipeline
         >>> from sklearn.preprocessing import Normalizer, StandardScaler
         >>> list(learners(make_pipeline(Normalizer(), StandardScaler())))
@@ -263,7 +263,7 @@ def fingerprint(values: NDArray[Any]) -> str | None:
 
     Example:
         >>> import numpy as np
-        >>> from privada.upstream import fingerprint
+        >>> from privada.scikit_learn.upstream import fingerprint
         >>> x = np.random.default_rng(0).normal(50, 10, (100, 2))
         >>> fingerprint((x - 50) / 10), fingerprint((x - x.mean(0)) / x.std(0))
         (None, 'columns of mean 0 and variance 1')

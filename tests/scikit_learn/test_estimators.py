@@ -29,7 +29,8 @@ from sklearn.preprocessing import Binarizer, FunctionTransformer, Normalizer
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 import privada as pv
-from privada import defaults, fits, tables
+from privada import defaults, tables
+from privada.scikit_learn import fit_registry
 from tests.datasets import data_folder
 
 X, Y = load_digits(return_X_y=True)
@@ -155,7 +156,7 @@ def test_a_private_cell_is_not_quoted():
 @pytest.mark.parametrize("kind", [scipy.sparse.csr_matrix, scipy.sparse.coo_array])
 @pytest.mark.parametrize("dense", [0, 1 << 28])
 def test_sparse_rows_are_brought_into_bounds(bounds, kind, dense, monkeypatch):
-    monkeypatch.setattr("privada.estimators._DENSE", dense)
+    monkeypatch.setattr("privada.scikit_learn.estimator._DENSE", dense)
     before = kind(X[~TEST])
     sparse = pv.PrivateClassifier(**SEEDED, bounds=bounds).fit(before, Y[~TEST])
     plain = fitted(bounds=bounds, seed=0)
@@ -210,7 +211,7 @@ def until_quiet(seconds=0.5):
     """Wait until no thread that joblib has left behind fits any more."""
     quiet, limit = time.monotonic(), time.monotonic() + 120
     while time.monotonic() < min(limit, quiet + seconds):
-        if any(look.under_way for look in list(fits._looks)):
+        if any(look.under_way for look in list(fit_registry._records)):
             quiet = time.monotonic()
         time.sleep(0.02)
 
@@ -228,7 +229,7 @@ def test_many_fits_on_the_same_rows_are_refused_without_a_ledger(name):
 def test_cross_validation_is_refused_without_a_ledger():
     with pytest.raises(ValueError, match=FREE):
         cross_val_score(private(), FEW, FEW_Y, error_score="raise")
-    fits.forget()
+    fit_registry.forget_fits()
     with pytest.warns(FitFailedWarning, match=FREE):
         assert np.isnan(cross_val_score(private(), FEW, FEW_Y)).sum() == 4
 
@@ -498,3 +499,14 @@ def test_defaults_on_adult_are_as_good_as_plain_training():
     private = asked.fit(encoded.inputs[train], encoded.targets[train])
     assert private.epsilon_ <= 1.0
     assert private.score(encoded.inputs[~train], encoded.targets[~train]) >= 0.84
+
+
+def test_a_pickled_estimator_holds_no_record(tmp_path):
+    """Nor does one whose ledger is a file, which can be pickled, and so what holds on to it."""
+    mark = np.float32(0.12345679)
+    rows = np.random.default_rng(0).uniform(-1, 1, (200, 3)).astype(np.float32)
+    rows[:, 1] = mark
+    ledger = pv.Ledger(tmp_path / "ledger", pv.Budget(9.0, 1e-6))
+    fitted = pv.PrivateClassifier(epochs=1, ledger=ledger).fit(rows, (rows[:, 0] > 0).astype(int))
+    assert mark.tobytes() not in pickle.dumps(fitted)
+    assert mark.tobytes() in pickle.dumps(rows)

@@ -9,7 +9,8 @@ import scipy.sparse
 from dp_accounting import GaussianDpEvent
 
 import privada as pv
-from privada import fits
+from privada.scikit_learn import fit_registry, row_digests
+from privada.scikit_learn.row_digests import digest
 
 RNG = np.random.default_rng(0)
 ROWS = RNG.normal(size=(2000, 5)).astype(np.float32)
@@ -17,7 +18,7 @@ OTHERS = RNG.normal(size=(2000, 5)).astype(np.float32)
 
 
 def overlap(one, two):
-    first, second = fits.digest(one), fits.digest(two)
+    first, second = digest(one), digest(two)
     assert first.overlaps(second) == second.overlaps(first)
     return first.overlaps(second)
 
@@ -27,7 +28,7 @@ def paid():
 
 
 def fit(rows, ledger, *, shared=False, family="one", cost=1):
-    with fits.counted(fits.digest(rows), family, ledger, shared=shared) as others:
+    with fit_registry.record_fit(digest(rows), family, ledger, shared=shared) as others:
         if cost:
             ledger.charge({GaussianDpEvent(5.0): cost}, run=f"run-{os.urandom(4).hex()}")
         return others
@@ -58,12 +59,12 @@ def test_columns_in_common_are_seen_if_they_say_something():
 @pytest.mark.parametrize("features", [1, 5, 300])
 def test_sparse_rows_are_like_dense_ones(features):
     sparse = scipy.sparse.random(3000, features, density=0.2, format="csr", dtype=np.float32, rng=1)
-    one, two = fits.digest(sparse), fits.digest(sparse.toarray())
+    one, two = digest(sparse), digest(sparse.toarray())
     np.testing.assert_array_equal(one.rows, two.rows)
     assert one.columns & two.columns
     negative = -np.zeros((1, features), np.float32)
     assert np.signbit(negative).all()
-    assert len(fits.digest(negative).rows) == len(fits.digest(np.empty((0, features))).rows) == 0
+    assert len(digest(negative).rows) == len(digest(np.empty((0, features))).rows) == 0
 
 
 def test_rows_that_differ_a_little_differ():
@@ -72,24 +73,24 @@ def test_rows_that_differ_a_little_differ():
         lambda rows: rows[:, [1, 0, 2, 3, 4]],
         lambda rows: -rows,
     ):
-        assert not np.intersect1d(fits.digest(ROWS).rows, fits.digest(change(ROWS)).rows).size
+        assert not np.intersect1d(digest(ROWS).rows, digest(change(ROWS)).rows).size
     numbers = RNG.integers(0, 2, (5000, 40)).astype(np.float32)
-    assert len(fits.digest(numbers).rows) == len(np.unique(numbers, axis=0))
+    assert len(digest(numbers).rows) == len(np.unique(numbers, axis=0))
 
 
 def test_of_many_rows_a_sample_is_kept(monkeypatch):
     # keys differ from process to process: of the part, some hundred rows are kept whatever they are
-    whole, part = fits.digest(ROWS), fits.digest(ROWS[500:1500])
-    monkeypatch.setattr(fits, "_KEPT", 400)
-    few = fits.digest(ROWS)
+    whole, part = digest(ROWS), digest(ROWS[500:1500])
+    monkeypatch.setattr(row_digests, "_KEPT", 400)
+    few = digest(ROWS)
     assert len(few.rows) == 400
     assert few.overlaps(whole)
     assert few.overlaps(part)
-    assert few.overlaps(fits.digest(ROWS[::-1].copy()))
-    both = few.joined(fits.digest(OTHERS))
+    assert few.overlaps(digest(ROWS[::-1].copy()))
+    both = few.joined(digest(OTHERS))
     assert len(both.rows) <= 400
     assert both.overlaps(part)
-    assert not few.overlaps(fits.digest(OTHERS))
+    assert not few.overlaps(digest(OTHERS))
 
 
 # ---------------------------------------------------------------------- accounts
@@ -127,7 +128,7 @@ def test_two_threads_do_not_both_have_an_account_of_their_own():
 
     def first():
         ledger = paid()
-        with fits.counted(fits.digest(ROWS), "one", ledger, shared=False):
+        with fit_registry.record_fit(digest(ROWS), "one", ledger, shared=False):
             begun.set()
             end.wait(60)
 
@@ -147,7 +148,7 @@ def test_two_threads_do_not_both_have_an_account_of_their_own():
 
 
 def test_a_forked_process_has_no_account_of_its_own(monkeypatch):
-    monkeypatch.setattr(fits, "_home", os.getpid() + 1)
+    monkeypatch.setattr(fit_registry, "_home", os.getpid() + 1)
     with pytest.raises(pv.ArgumentError, match="another one started"):
         fit(ROWS, paid())
     fit(ROWS, paid(), shared=True)
@@ -155,8 +156,8 @@ def test_a_forked_process_has_no_account_of_its_own(monkeypatch):
 
 def test_rows_are_known_through_what_was_made_of_them():
     middle, last = ROWS * 2, ROWS * 3
-    fits.transformed(ROWS, middle)
-    fits.transformed(middle, last)
+    fit_registry.record_transform(ROWS, middle)
+    fit_registry.record_transform(middle, last)
     fit(last, paid())
     for rows in (ROWS, middle, last):
         with pytest.raises(pv.ArgumentError, match="without a ledger none would count"):
