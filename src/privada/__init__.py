@@ -23,6 +23,7 @@ _MODULES = (
     "selection",
     "tables",
     "updates",
+    "workflows",
 )
 _NAMES = {
     "Budget": "privada.accounting",
@@ -68,6 +69,7 @@ if TYPE_CHECKING:
         selection,
         tables,
         updates,
+        workflows,
     )
     from privada import (
         geometry as geometry,
@@ -138,6 +140,7 @@ __all__ = [
     "tables",
     "updates",
     "warm_start",
+    "workflows",
 ]
 
 _FORMER = {"Gate": "GradientQuery"}

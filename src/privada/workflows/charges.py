@@ -1,4 +1,4 @@
-"""What a command was charged, said from the ledger: in its errors, and of folders that hold one."""
+"""What was charged, by what the ledger holds: said in errors, and of folders that hold one."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager

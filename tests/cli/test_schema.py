@@ -1,12 +1,15 @@
+"""`privada schema`."""
+
 from pathlib import Path
 
 import pytest
 import typer
 from typer.testing import CliRunner
 
-from privada.cli.schema import run_schema, schema
+from privada.cli.schema import schema
 from privada.core.errors import ArgumentError, DataError
 from privada.tables import Schema
+from privada.workflows import draft_schema
 from tests.datasets import data_folder
 
 app = typer.Typer()
@@ -52,12 +55,20 @@ def test_mistakes_are_one_line(people, monkeypatch, change, kind, words, public)
     monkeypatch.chdir(people.parent)
     settings = {"table": people, "target": "sick", "public": public, "output": None, **change}
     with pytest.raises(kind, match=words) as raised:
-        run_schema(**settings)
+        draft_schema(**settings)
     assert "\n" not in str(raised.value)
 
 
 def test_adult_is_drafted_on_the_command_line(tmp_path):
     path = data_folder("adult.csv.gz") / "adult.csv.gz"
-    text = run_schema(path, target="income", public=True, output=tmp_path / "adult.toml")
+    text = draft_schema(path, target="income", public=True, output=tmp_path / "adult.toml")
     assert Schema.read(tmp_path / "adult.toml").features
     assert text.startswith("# Drafted from the values of a table that was declared public.")
+
+
+@pytest.mark.parametrize("public", [(), ("--public",)])
+def test_a_column_of_persons_is_named(people, public):
+    options = [str(people), "--target", "sick", "--person", "age", *public]
+    people.write_text("age,dose,sick\n39,1,no\n50,2,yes\n")
+    result = CliRunner().invoke(app, options)
+    assert '[columns.age]\nkind = "person"' in result.output
