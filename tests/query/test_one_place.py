@@ -8,8 +8,9 @@ from tests.test_imports import SOURCE, files, imported, part_of
 
 # They give a query its account and its noise, and do not use them: a run and a search own both.
 OWNERS = {"train", "selection"}
-# It asks the queries of a run, the gradient's part by part: what it pays and releases is theirs.
-ASKING = {"train/step.py"}
+# A step asks the queries of a run, the gradient's part by part: they pay and they release.
+# A search charges all of itself at once, by an account, and its runs then release within that.
+ASKING = {"train/step.py", "selection/search.py"}
 
 
 def calls(tree, name):
