@@ -98,7 +98,7 @@ def test_alike_charges_are_counted_together():
 
 
 def test_a_seeded_run_promises_nothing():
-    said = page(private=False, noise="seeded: not a private release")
+    said = page(private=False, noise="seeded: not a private release", seeded=True)
     assert "seeded: not a private release. The noise follows from a seed" in said
     assert "is (" not in said
 

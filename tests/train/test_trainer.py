@@ -524,3 +524,23 @@ def test_data_frames_of_others_are_refused_without_a_quotation(column):
             trainer(data=data)
         assert "Smith" not in str(refused.value)
         assert refused.value.__context__ is None
+
+
+def test_a_history_holds_no_record_and_is_pickled_as_figures():
+    import pickle
+
+    made = trainer(seed=3).fit()
+    history = made.history
+    copied = pickle.loads(pickle.dumps(history))
+    assert type(copied) is tuple
+    assert copied == tuple(history)
+    held, seen = [history], set()
+    while held:
+        each = held.pop()
+        if id(each) in seen or isinstance(each, (type, int, float, str)):
+            continue
+        seen.add(id(each))
+        assert each is not made._run.records
+        held += list(getattr(each, "__dict__", {}).values())
+        held += list(each) if isinstance(each, (list, tuple, set)) else []
+    assert len(seen) > 5

@@ -18,6 +18,8 @@ RELATIONS_IN_WORDS = {
     events.ADD_OR_REMOVE: "data sets that differ by adding or removing one {unit}",
     events.REPLACE: "data sets of equal size that differ by replacing one {unit}",
 }
+# What a statement calls a ledger that no file holds.
+IN_MEMORY = "in memory: gone with this process"
 NOT_COVERED = (
     "The privacy of anything computed from the data outside this ledger, such as looking at it, "
     "choosing features from it, or tuning on it elsewhere.",
@@ -72,6 +74,7 @@ class Statement:
     charges: tuple[Charge, ...]
     assumptions: tuple[str, ...]
     not_covered: tuple[str, ...] = NOT_COVERED
+    seeded: bool = False
 
     def to_dict(self) -> dict[str, Any]:
         """Return the statement as plain values."""
@@ -106,6 +109,7 @@ class Statement:
             ],
             "assumptions": list(self.assumptions),
             "not_covered": list(self.not_covered),
+            "seeded": self.seeded,
         }
 
     def to_json(self) -> str:
@@ -114,7 +118,7 @@ class Statement:
 
     def promise(self) -> str:
         """Return what was promised, in words, or that nothing was."""
-        if not self.private and not self.noise.startswith("seeded"):
+        if not self.private and not self.seeded:
             return (
                 "not a private release. What gradients were clipped in was computed from the "
                 "private records themselves, without noise, as said below. The figures are what "

@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
+from privada.accounting.statement import IN_MEMORY
 from privada.core import formatting
 from privada.report import plots
 from privada.report.entries import Entry
@@ -128,7 +129,7 @@ def method_name(method: str) -> str:
 def ledger_name(summary: LedgerSummary) -> str:
     """Return what a heading calls a ledger."""
     said = summary.statement.ledger
-    return "in memory" if said.startswith("in memory") else said
+    return "in memory" if said == IN_MEMORY else said
 
 
 def run_label(entry: Entry, colours: dict[int, str]) -> Markup:

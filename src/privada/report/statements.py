@@ -57,6 +57,8 @@ def statement_of(fields: Mapping[str, Any]) -> Statement:
     try:
         return Statement(
             private=fields["private"],
+            # statements of version 0.1 said it in the words for the noise alone
+            seeded=bool(fields.get("seeded", fields["noise"].startswith("seeded"))),
             relation=fields["neighbouring_relation"],
             budget=None if budget is None else Budget(budget["epsilon"], budget["delta"]),
             charges=tuple(_charge(each) for each in fields["charges"]),

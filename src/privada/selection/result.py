@@ -9,6 +9,7 @@ from torch import nn
 
 from privada.accounting import Ledger, Statement, events
 from privada.accounting.events import Tally
+from privada.accounting.statement import IN_MEMORY
 from privada.core.errors import ModelError
 from privada.noise import GaussianNoise
 from privada.selection.prices import Price
@@ -137,7 +138,7 @@ def _statement(runs: CandidateRuns, run: str, ledger: Ledger) -> Statement:
         run_epsilon=plan.price.epsilon,
         accountant="pld" if plan.all_released else "rdp",
         budget=ledger.budget,
-        ledger="in memory: gone with this process" if ledger.path is None else ledger.name,
+        ledger=IN_MEMORY if ledger.path is None else ledger.name,
         method=f"selection among {len(runs.candidates)} candidates by {plan.how}: {released}",
         sampling=f"{runs.sampling.name}, of the {_counted(runs)} that were not set apart for "
         "scores",
@@ -145,6 +146,7 @@ def _statement(runs: CandidateRuns, run: str, ledger: Ledger) -> Statement:
         progress="all runs taken",
         charges=ledger.charges(),
         assumptions=tuple(_assumptions(runs, ledger, noise.secure)),
+        seeded=not noise.secure,
     )
 
 

@@ -2,6 +2,7 @@
 
 from privada import data as private_data
 from privada.accounting import Statement, epsilon_of, events
+from privada.accounting.statement import IN_MEMORY
 from privada.train.run import Run
 
 
@@ -15,7 +16,7 @@ def statement(run: Run, method: str, steps_done: int) -> Statement:
     """
     ledger, charges = run.ledger, run.charges
     totals = ledger.totals()
-    where = "in memory: gone with this process" if not ledger.durable else ledger.name
+    where = IN_MEMORY if not ledger.durable else ledger.name
     return Statement(
         private=run.noise.secure and run.parts.preconditioner.private,
         dataset=ledger.dataset,
@@ -34,6 +35,7 @@ def statement(run: Run, method: str, steps_done: int) -> Statement:
         progress=f"{steps_done:,} of {run.steps:,} steps",
         charges=ledger.charges(),
         assumptions=tuple(assumptions(run)),
+        seeded=not run.noise.secure,
     )
 
 

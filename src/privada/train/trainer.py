@@ -26,6 +26,7 @@ from privada.query.executor import Execution
 from privada.query.gradients import GradientQuery
 from privada.train import checkpoint
 from privada.train.bill import statement
+from privada.train.charges import RunCharges
 from privada.train.run import Run
 from privada.train.settings import TrainSettings
 from privada.train.step import first_state, prepare, take_step
@@ -49,7 +50,8 @@ class History(Sequence[StepRecord]):
     """What is known of each step taken; epsilon never falls from one to the next.
 
     Making one costs nothing. Epsilon is computed when a step is looked at: exactly for the last
-    one, and at some hundred points in all for the others, however many there are.
+    one, and at some hundred points in all for the others, however many there are. It holds what
+    was charged and no record; a copy or a pickle of it is a tuple.
 
     Example:
         >>> import privada as pv, torch
@@ -62,8 +64,8 @@ class History(Sequence[StepRecord]):
         [(1, 0.1), (2, 0.1), (3, 0.1)]
     """
 
-    def __init__(self, run: Run, rates: Sequence[float], last: int) -> None:
-        self._run, self._rates, self._last = run, rates, last
+    def __init__(self, charges: RunCharges, rates: Sequence[float], last: int) -> None:
+        self._charges, self._rates, self._last = charges, rates, last
         self._first = last - len(rates)
 
     def __len__(self) -> int:
@@ -86,18 +88,18 @@ class History(Sequence[StepRecord]):
         return StepRecord(
             step=number + 1,
             lr=self._rates[place],
-            noise_multiplier=self._run.mechanism.multiplier(number),
+            noise_multiplier=self._charges.mechanism.multiplier(number),
             epsilon=self._exact if number + 1 == self._last else self._epsilons[place],
         )
 
     @cached_property
     def _exact(self) -> float:
-        return self._run.charges.epsilon_after(self._last, exactly=True)
+        return self._charges.epsilon_after(self._last, exactly=True)
 
     @cached_property
     def _epsilons(self) -> list[float]:
         earlier = range(self._last - 1, self._first, -1)
-        backwards = [self._exact, *(self._run.charges.epsilon_after(each) for each in earlier)]
+        backwards = [self._exact, *(self._charges.epsilon_after(each) for each in earlier)]
         # what bounds more steps bounds fewer
         return list(accumulate(backwards, min))[::-1]
 
@@ -106,6 +108,9 @@ class History(Sequence[StepRecord]):
 
     def __hash__(self) -> int:
         return hash(tuple(self))
+
+    def __reduce__(self) -> tuple[type, tuple[tuple[StepRecord, ...]]]:
+        return tuple, (tuple(self),)
 
     def __repr__(self) -> str:
         return repr(tuple(self))
@@ -400,7 +405,7 @@ class Trainer:
     @property
     def history(self) -> History:
         """What is known of each step taken; epsilon never falls from one to the next."""
-        return History(self._run, tuple(self._rates), self.steps_done)
+        return History(self._run.charges, tuple(self._rates), self.steps_done)
 
     def epsilon(self, delta: float | None = None) -> float:
         """Return the epsilon of everything charged on the ledger, earlier runs included."""

@@ -17,7 +17,7 @@ def banner(ledgers: Sequence[LedgerSummary]) -> Markup | None:
     if not wrong:
         return None
     which = "Everything on this page" if len(wrong) == len(entries) else ", ".join(wrong)
-    seeded = all(e.stated.noise.startswith("seeded") for e in entries if not e.stated.private)
+    seeded = all(e.stated.seeded for e in entries if not e.stated.private)
     why = (
         "The noise is determined by a seed, and whoever knows it can remove the noise."
         if seeded
