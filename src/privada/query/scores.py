@@ -94,7 +94,7 @@ class Score:
         return self.low + utility if self.greater else self.high - utility
 
     def check(self, model: nn.Module, example: Batch) -> None:
-        """Raise if scores of made-up examples are wrong in shape, out of bounds or of each other.
+        """Raise if scores of dummy examples are wrong in shape, out of bounds or of each other.
 
         Were a record's score another one beside others than alone, one record more could move the
         sum by more than the span.
@@ -106,8 +106,27 @@ class Score:
         except Exception as error:
             raise ArgumentError(
                 "Expected a model that accepts the shapes and types of the records to be scored, "
-                f"but on made-up examples it failed with: {error}."
+                f"but on dummy examples it failed with: {error}."
             ) from error
+        outputs, found = self._check_alone(model, example)
+        self._check_reach(outputs, example.targets)
+        if not self.keeps_apart(model, example, _CHUNK):
+            warnings.warn(
+                f"The model or the score {self.name!r} cannot be followed through a batch, so "
+                "records are scored one at a time: slower, but as private.",
+                stacklevel=2,
+            )
+        finite = found[torch.isfinite(found)].double()
+        if bool(((finite < self.low) | (finite > self.high)).any()):
+            low, high = float(finite.min()), float(finite.max())
+            raise ArgumentError(
+                f"Expected scores between low={self.low:g} and high={self.high:g}, but "
+                f"{self.name!r} of dummy examples is between {low:g} and {high:g}. Give bounds "
+                "that scores keep to, or clamp them: noise is scaled to the bounds."
+            )
+
+    def _check_alone(self, model: nn.Module, example: Batch) -> tuple[Any, Tensor]:
+        """Return outputs and scores of dummy examples; raise if one is another one alone."""
         try:
             with torch.no_grad(), torch.random.fork_rng(devices=[]):
                 outputs = call(model, example.inputs)
@@ -120,7 +139,7 @@ class Score:
         except Exception as error:
             raise ArgumentError(
                 f"Expected the score {self.name!r} to accept the model's outputs and the targets, "
-                f"but on made-up examples it failed with: {error}."
+                f"but on dummy examples it failed with: {error}."
             ) from error
         wanted = [(example.size,)] + [(1,)] * example.size
         for each, shape in zip([found, *alone], wanted, strict=True):
@@ -141,27 +160,13 @@ class Score:
         ).all():
             raise ArgumentError(
                 f"Expected the score {self.name!r} of an example to be the same beside others and "
-                "alone, but on made-up examples it is not. Score each example by itself, without "
+                "alone, but on dummy examples it is not. Score each example by itself, without "
                 "ranks, medians or averages over the others."
             )
-        self._check_reach(outputs, example.targets)
-        if not self.keeps_apart(model, example, _CHUNK):
-            warnings.warn(
-                f"The model or the score {self.name!r} cannot be followed through a batch, so "
-                "records are scored one at a time: slower, but as private.",
-                stacklevel=2,
-            )
-        finite = found[torch.isfinite(found)].double()
-        if bool(((finite < self.low) | (finite > self.high)).any()):
-            low, high = float(finite.min()), float(finite.max())
-            raise ArgumentError(
-                f"Expected scores between low={self.low:g} and high={self.high:g}, but "
-                f"{self.name!r} of made-up examples is between {low:g} and {high:g}. Give bounds "
-                "that scores keep to, or clamp them: noise is scaled to the bounds."
-            )
+        return outputs, found
 
     def _check_reach(self, outputs: Any, targets: Any) -> None:
-        """Raise if a score can depend on other examples, though made-up ones do not show it."""
+        """Raise if a score can depend on other examples, though dummy ones do not show it."""
         outputs, targets = tree_map(torch.clone, (outputs, targets))
         with torch.no_grad(), (seen := Dependence()):
             for values in tree_leaves((outputs, targets)):
@@ -246,7 +251,7 @@ def bounded_loss(loss: Loss, bound: float) -> Score:
 
     Guarantee: a record moves the sum by at most `bound`, whatever its loss.
 
-    Edge cases: made-up examples beyond the bound do not matter here, since losses usually have
+    Edge cases: dummy examples beyond the bound do not matter here, since losses usually have
     none; choose one that ordinary records keep to.
 
     Example:
