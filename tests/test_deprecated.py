@@ -96,6 +96,47 @@ def test_a_former_argument_is_the_present_one(former, now, make):
         make(**{former: value, now: value})
 
 
+# a ledger's former methods and the present ones, each called with a label that is leased
+METHODS = [
+    ("hold", "lease", ()),
+    ("check_held", "check_lease", ("token",)),
+    ("while_held", "while_leased", ("token",)),
+    ("give", "publish", ("digest",)),
+    ("given", "published", ()),
+]
+
+
+@pytest.mark.parametrize(("former", "now", "arguments"), METHODS)
+def test_a_former_method_of_a_ledger_is_the_present_one(former, now, arguments, monkeypatch):
+    import privada as pv
+
+    called = []
+
+    def present(_, *given, **named):
+        called.append((given, [value for value in named.values() if value is not None]))
+        return "answer"
+
+    monkeypatch.setattr(pv.Ledger, now, present)
+    with pytest.warns(DeprecationWarning, match=rf"Ledger\.{former} is now called Ledger\.{now};"):
+        getattr(pv.Ledger(None), former)("label", *arguments)
+    assert called == [(("label", *arguments), [])]
+
+
+def test_the_former_argument_of_a_former_method_is_the_present_one():
+    import privada as pv
+
+    ledger = pv.Ledger(None)
+    token = ledger.lease("search")
+    with pytest.warns(DeprecationWarning, match=r"Ledger\.give"):
+        ledger.give("search", "1", held=("search", token))
+    assert ledger.published("search") == "1"
+    with (
+        pytest.warns(DeprecationWarning, match="give"),
+        pytest.raises(pv.LedgerError, match="taken over"),
+    ):
+        ledger.give("search", "1", held=("search", "another"))
+
+
 def test_the_former_ways_to_ask_a_trainer_work():
     trainer = privada.Trainer(
         torch.nn.Linear(2, 1),

@@ -62,7 +62,7 @@ def _diverging(monkeypatch, error, at, failing=(0, 1, 2)):
     def step(self):
         kept(self)
         index = {0.1: 0, 1.0: 1, 4.0: 2}[float(self.method.lr)]
-        if index in failing and self._step == at:
+        if index in failing and self.steps_done == at:
             raise error
 
     monkeypatch.setattr(runs.Trainer, "step", step)
@@ -194,8 +194,10 @@ def test_copies_of_the_state_of_any_moment_take_no_run_again(
 @pytest.mark.parametrize("how", WAYS)
 @pytest.mark.parametrize(
     "owner",
-    [(checkpoint, "write"), (pv.Ledger, "hold"), (pv.Ledger, "give"), (pv.Ledger, "check_held"),
-     (StartedRuns, "add"), (StartedRuns, "create"), (StartedRuns, "remove"), (pv.Ledger, "charge")],
+    [(checkpoint, "write"), (pv.Ledger, "lease"), (pv.Ledger, "publish"),
+     (pv.Ledger, "check_lease"), (StartedRuns, "add"), (StartedRuns, "create"),
+     (StartedRuns, "remove"),
+     (pv.Ledger, "charge")],
     ids=lambda owner: owner[1],
 )  # fmt: skip
 def test_stopped_before_or_after_any_note_no_run_is_taken_again(
@@ -388,7 +390,7 @@ def test_an_outdated_copy_of_a_state_takes_nothing_over(asked, tmp_path, monkeyp
     shutil.copy(asked["state"], tmp_path / "outdated")
     searched(how="compose-pld", **asked)
     held = []
-    monkeypatch.setattr(pv.Ledger, "hold", lambda self, label: held.append(label))
+    monkeypatch.setattr(pv.Ledger, "lease", lambda self, label: held.append(label))
     with pytest.raises(pv.LedgerError, match="not in this state"):
         searched(how="compose-pld", **{**asked, "state": tmp_path / "outdated"})
     assert held == []

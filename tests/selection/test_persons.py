@@ -329,6 +329,22 @@ def test_public_scores_and_workers():
         assert grouped(recipe=few_persons, n_jobs=2).epsilon() <= BUDGET.epsilon
 
 
+def test_a_coupling_grid_protects_persons_too():
+    found = pv.selection.coupling_grid(
+        lambda lr, clip: few_persons(lr), DATA, test=pv.Public((X[:50].copy(), Y[:50].copy())),
+        learning_rates=[0.1, 1.0], clips=[1.0], budget=BUDGET, groups=GROUPS, rows_per_unit=2,
+    )  # fmt: skip
+    assert found.statement.unit == "person"
+    assert "at most 2 of them" in found.statement.assumptions[0]
+
+
+def test_what_a_data_set_gives_is_said_to_depend_on_one_person_alone():
+    found = grouped(data=Rows(X, Y), recipe=few_persons, unit="customer")
+    assert any("gives for a customer depends" in each for each in found.statement.assumptions)
+    plain = grouped(recipe=few_persons).statement.assumptions
+    assert not any("data set gives" in each for each in plain)
+
+
 # -------------------------------------------------------------------------------- killed searches
 
 

@@ -20,6 +20,7 @@ from privada.accounting.ledger import Prepaid
 from privada.selection import runs, search_loop, select
 from privada.selection import search as searching
 from privada.selection.search_plan import SEARCHES
+from privada.train import checkpoint
 from tests.forks import PATIENCE
 
 RNG = np.random.default_rng(0)
@@ -338,6 +339,23 @@ def test_a_copy_of_the_state_gives_out_no_second_result(how, tmp_path, monkeypat
     else:  # the copy had the best run already, and no other is taken
         assert how == "repeat-geometric"
         assert again.score == first.score
+
+
+def test_a_state_of_the_former_version_is_read(tmp_path):
+    """Its outcomes call the seed of the first weights an origin."""
+    outcome = {
+        "candidate": 1, "score": 0.5, "score_std": 0.1, "parameters": {"w": torch.ones(2)},
+        "origin": 7,
+    }  # fmt: skip
+    kept = {
+        "fingerprint": "f", "run": "select-1", "draws": [0, 1], "mask": torch.zeros(0).bool(),
+        "done": [1], "outcomes": {1: outcome},
+    }  # fmt: skip
+    checkpoint.write(tmp_path / "s", kept)
+    state = searching.states.read(tmp_path / "s")
+    assert (state.draws, state.done, state.outcomes[1].init_seed) == ([0, 1], {1}, 7)
+    state.save(tmp_path / "s")
+    assert searching.states.read(tmp_path / "s").outcomes[1].digest() == state.outcomes[1].digest()
 
 
 def test_a_state_of_another_search_is_refused(tmp_path):

@@ -63,13 +63,13 @@ def test_what_was_noted_and_not_given_out_is_given_out_once(tmp_path, monkeypatc
     """Killed between the state and the ledger's note, which the next call must make up for."""
     asked = {"how": "compose-pld", "ledger": tmp_path / "l.db", "state": tmp_path / "s"}
     with monkeypatch.context() as patch:
-        patch.setattr(pv.Ledger, "give", lambda *_, **__: (_ for _ in ()).throw(Killed))
+        patch.setattr(pv.Ledger, "publish", lambda *_, **__: (_ for _ in ()).throw(Killed))
         with pytest.raises(Killed):
             searched(**asked)
     found = searched(**asked)
     ledger = pv.Ledger(asked["ledger"])
     labels = [f"{found.statement.run}, candidate {number}" for number in (1, 2, 3)]
-    assert all(ledger.given(label) is not None for label in labels)
+    assert all(ledger.published(label) is not None for label in labels)
 
 
 def test_once_given_out_no_further_run_is_taken(tmp_path, monkeypatch):
@@ -446,7 +446,7 @@ def test_functions_among_settings_do_not_keep_a_search_from_going_on(tmp_path, m
     asked = {"recipe": activated, "ledger": tmp_path / "l.db", "state": tmp_path / "s"}
     kept = space()
     with monkeypatch.context() as patch:
-        patch.setattr(pv.Ledger, "hold", lambda *_: (_ for _ in ()).throw(Killed))
+        patch.setattr(pv.Ledger, "lease", lambda *_: (_ for _ in ()).throw(Killed))
         with pytest.raises(Killed):
             searched(space=kept, **asked)
     other = space()

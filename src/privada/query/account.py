@@ -12,8 +12,7 @@ from typing import Any
 from dp_accounting import DpEvent
 
 from privada.accounting import Budget, Ledger, Reservation
-from privada.accounting.ledger import ROW
-from privada.accounting.storage import Busy
+from privada.accounting.ledger import ROW, Busy
 from privada.core.errors import BudgetExceeded, LedgerError
 from privada.core.receipts import Receipt
 

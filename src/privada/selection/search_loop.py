@@ -95,11 +95,11 @@ class SearchSession:
         """
         now, ledger = self.state, self.ledger
         if self.runs.plan.all_released:
-            given = {n: ledger.given(self.label(n)) for n in range(len(now.draws))}
+            given = {n: ledger.published(self.label(n)) for n in range(len(now.draws))}
             there = {n: each.digest() for n, each in now.outcomes.items()}
             known = all(each in (None, there.get(n)) for n, each in given.items())
         else:
-            one = ledger.given(now.run)
+            one = ledger.published(now.run)
             if one is None:
                 return
             now.outcomes = {n: each for n, each in now.outcomes.items() if each.digest() == one}
@@ -117,7 +117,7 @@ class SearchSession:
         if not now.outcomes:  # Poisson stopping drew no run
             index = int(integers(runs.rng("untrained draw"), len(runs.candidates), 1)[0])
             now.outcomes[0] = runs.untrained(index)
-        self.ledger.check_held(*held)
+        self.ledger.check_lease(*held)
         # what is left on disk is what is given out: how many runs there were is gone
         now.mask = None
         if not runs.plan.all_released:
@@ -125,7 +125,7 @@ class SearchSession:
         now.save(self.path)
         for number, outcome in now.outcomes.items():
             label = self.label(number) if runs.plan.all_released else now.run
-            self.ledger.give(label, outcome.digest(), held=held)
+            self.ledger.publish(label, outcome.digest(), lease=held)
         states.remove_drafts(self.path)
         self.started.remove()
 
@@ -137,12 +137,12 @@ def continue_search(session: SearchSession, n_jobs: int | None, progress: bool) 
     """
     runs, now, ledger = session.runs, session.state, session.ledger
     session.keep_given()  # an outdated copy takes nothing over from who goes on
-    held = now.run, ledger.hold(now.run)
+    held = now.run, ledger.lease(now.run)
     session.keep_given()
     begun = session.started.read()
 
     def begin(number: int) -> None:
-        with ledger.while_held(*held):
+        with ledger.while_leased(*held):
             session.started.add(number)
 
     _log_start(runs)
@@ -152,11 +152,11 @@ def continue_search(session: SearchSession, n_jobs: int | None, progress: bool) 
     everything = runs.plan.all_released
     with _bar(progress, len(now.draws), len(now.done), everything) as advance:
         for number, outcome in chain(lost, _outcomes(runs, fresh, n_jobs, begin)):
-            ledger.check_held(*held)
+            ledger.check_lease(*held)
             note(runs, now, number, outcome)
             now.save(session.path)
             if everything:
-                ledger.give(session.label(number), outcome.digest(), held=held)
+                ledger.publish(session.label(number), outcome.digest(), lease=held)
                 _log_outcome(runs, number, len(now.draws), outcome)
                 advance()
     session.give_out(held)

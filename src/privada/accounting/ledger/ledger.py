@@ -1,34 +1,30 @@
 """The ledger: every charge against a data set, within a budget, durable before any release."""
 
+import hashlib
 import os
-import sqlite3
-import threading
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Hashable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from dp_accounting import DpEvent
 
-from privada.accounting import events
 from privada.accounting.accountants import epsilon_of
 from privada.accounting.budget import Budget
 from privada.accounting.events import Tally
+from privada.accounting.ledger.certification import CertifiedTally, Planned, tally_of
+from privada.accounting.ledger.former import FormerNames
+from privada.accounting.ledger.sqlite import SQLiteStorage
+from privada.accounting.ledger.storage import Charge, LedgerStorage, ReadTransaction
 from privada.accounting.reservations import Reservation, issue
-from privada.accounting.storage import Charge, Storage
-from privada.core import formatting
-from privada.core.errors import ArgumentError, BudgetExceeded, LedgerError
+from privada.core.errors import ArgumentError, LedgerError
 from privada.core.validation import integer, one_of, printable_text
-
-__all__ = ["PURPOSES", "Charge", "Ledger", "Reservation"]
 
 PURPOSES = ("training", "tuning", "statistics", "validation")
 # What a charge protects unless it says otherwise, and the label under which another unit is noted.
 ROW = "row"
 _UNIT = "the unit of privacy"
-
-Plan = Mapping[DpEvent, int] | Callable[[], Mapping[DpEvent, int]] | None
 
 
 def all_rows_of(unit: str) -> str:
@@ -36,53 +32,7 @@ def all_rows_of(unit: str) -> str:
     return f"{unit} (all their rows)"
 
 
-class _Account:
-    """A tally that is held to a budget.
-
-    Costs grow with counts, so what fits certifies all that it contains: the expensive question is
-    asked once for a plan, not once for each charge.
-    """
-
-    def __init__(self) -> None:
-        self.totals: Tally = Counter()
-        self._certified: Tally = Counter()  # contains the totals, or nothing
-        self._budget: Budget | None = None
-
-    def renew(self, totals: Tally) -> None:
-        """Take what others have charged as well."""
-        self.totals = totals
-        if not totals <= self._certified:
-            self._certified = Counter()
-
-    def _cost(self, tally: Tally) -> float:
-        assert self._budget is not None
-        return epsilon_of(tally, self._budget.delta)
-
-    def certify(self, added: Tally, plan: Plan, budget: Budget | None, whose: str) -> None:
-        """Raise unless the totals with `added` have one relation and fit the budget."""
-        if budget != self._budget:
-            self._budget, self._certified = budget, Counter()
-        if all(self.totals[event] + n <= self._certified[event] for event, n in added.items()):
-            return
-        after = self.totals + added
-        events.common_relation(after)
-        planned = Counter(plan() if callable(plan) else plan or {})
-        hopeful = self.totals + (added | planned)
-        events.common_relation(hopeful)
-        while budget is not None and not self._cost(hopeful) <= budget.epsilon:
-            if hopeful == after:
-                raise BudgetExceeded(
-                    f"Expected the charge to fit {whose} (epsilon={budget.epsilon:g} at "
-                    f"delta={budget.delta:g}), but {formatting.epsilon(self._cost(self.totals))} "
-                    f"is spent and the charge would make it "
-                    f"{formatting.epsilon(self._cost(after))}. Take fewer steps, more noise or a "
-                    "smaller batch. Nothing was charged and no data was read."
-                )
-            hopeful = Counter({e: after[e] + (n - after[e]) // 2 for e, n in hopeful.items()})
-        self._certified = hopeful
-
-
-class Ledger:
+class Ledger(FormerNames):
     """Every charge against one data set, kept in one file that outlives runs and crashes.
 
     A charge is committed durably before the release that it pays for; one that would exceed the
@@ -92,7 +42,8 @@ class Ledger:
 
     Args:
         path: the file, created if it does not exist; None keeps the ledger in memory, for this
-            process alone.
+            process alone. Or a storage, such as `SQLiteStorage(path)`: any `LedgerStorage`, which
+            says where charges are kept and serves this ledger alone.
         budget: the most that may ever be charged. Fixed when the file is created; None leaves a
             new ledger without a limit, and takes an existing one's as it is.
         dataset: the name of the data set; an existing ledger of another name is refused. Defaults
@@ -103,6 +54,9 @@ class Ledger:
 
     Edge cases: a file that is not a ledger, is damaged, is of a newer version or belongs to another
     data set, a full disk and a read-only file each raise `LedgerError` before anything is released.
+    A file of an earlier version is read as it is, and brought to the present format by the first
+    write, in one transaction. A copy of the old file is kept beside it, called
+    `patients.ledger.format-1-` and eight digits.
 
     Example:
         >>> import privada as pv
@@ -115,40 +69,43 @@ class Ledger:
 
     def __init__(
         self,
-        path: str | os.PathLike[str] | None,
+        path: str | os.PathLike[str] | LedgerStorage | None,
         budget: Budget | None = None,
         *,
         dataset: str | None = None,
     ) -> None:
         _check_budget("budget", budget)
         dataset = None if dataset is None else printable_text("dataset", dataset)
-        self._storage = Storage(
-            path,
+        self._start(path if isinstance(path, LedgerStorage) else SQLiteStorage(path))
+        self._facts = self._storage.open(
             {
-                "dataset": dataset or dataset_of(path),
+                "dataset": dataset or dataset_of(self._storage.path),
                 "epsilon": "none" if budget is None else repr(budget.epsilon),
                 "delta": "none" if budget is None else repr(budget.delta),
-            },
+            }
         )
+        self._take_facts(budget, dataset)
+
+    def _start(self, storage: LedgerStorage) -> None:
+        """Know nothing yet of what a storage holds."""
+        self._storage = storage
         # what is here is read and written within the storage's `reading` and `writing` alone
-        self._version: tuple[int, int] | None = None
+        self._version: Hashable = object()  # which no storage returns
         self._unit: str | None = None
-        self._all = _Account()
-        self._runs: dict[str, _Account] = {}
+        self._all = CertifiedTally()
+        self._runs: dict[str, CertifiedTally] = {}
         # what this process has charged and not given back, and what is still to be added to that
         self._own: dict[str, Tally] = {}
         self._committed: list[tuple[str, Tally]] = []
         self._process = os.getpid()
-        with self._storage.reading("open") as connection:
-            self._refresh(connection)
-        self._take_facts(self._storage.facts, budget, dataset)
 
-    def _take_facts(
-        self, facts: Mapping[str, str], budget: Budget | None, dataset: str | None
-    ) -> None:
-        limited = facts["epsilon"] != "none"
-        self.dataset = facts["dataset"]
-        self.budget = Budget(float(facts["epsilon"]), float(facts["delta"])) if limited else None
+    def _take_facts(self, budget: Budget | None, dataset: str | None) -> None:
+        """Read the ledger that was opened, and refuse one that is not what was expected."""
+        with self._storage.reading("open") as transaction:
+            self._refresh(transaction)
+        limit, delta = self._facts["epsilon"], self._facts["delta"]
+        self.dataset = self._facts["dataset"]
+        self.budget = None if limit == "none" else Budget(float(limit), float(delta))
         if dataset is not None and dataset != self.dataset:
             raise LedgerError(
                 f"Expected the ledger of data set {dataset!r}, got {self.name!r}, which belongs "
@@ -162,18 +119,27 @@ class Ledger:
 
     @property
     def path(self) -> Path | None:
-        """The file's absolute path, or None for a ledger in memory."""
+        """The file's absolute path, None where there is no file."""
         return self._storage.path
 
     @property
+    def durable(self) -> bool:
+        """Whether charges outlive this process. A ledger in memory has none that do."""
+        return self._storage.durable
+
+    @property
     def name(self) -> str:
-        """The path as it was given, for people to read."""
+        """The path as it was given, or the place in other words, for people to read."""
         return self._storage.name
 
     @property
     def identity(self) -> str:
-        """What no other ledger has; a copy of the file has it too."""
-        return self._storage.facts["id"]
+        """What no other ledger has; a copy of the file has it too.
+
+        The first ledgers had no mark of their own; the digest of their facts stands for it.
+        """
+        facts = repr(sorted(self._facts.items())).encode()
+        return self._facts.get("id") or hashlib.sha256(facts).hexdigest()[:16]
 
     def in_use_here(self) -> bool:
         """Return whether this very thread is in the middle of using it, as a signal handler may be.
@@ -183,12 +149,7 @@ class Ledger:
         return self._storage.in_use_here()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        if self.path is None:
-            raise LedgerError(
-                "Cannot send a ledger in memory to another process: its charges would be lost. "
-                "Give the ledger a path."
-            )
-        return _reopen, (str(self.path), self._storage.facts)
+        return _reopen, (self._storage.for_another_process(), dict(self._facts))
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "Ledger":
         return self  # a ledger is the authority on its data set; there is only one
@@ -214,7 +175,7 @@ class Ledger:
         *,
         run: str,
         purpose: str = "training",
-        plan: Plan = None,
+        plan: Planned = None,
         limit: Budget | None = None,
         unit: str = ROW,
     ) -> Reservation:
@@ -237,17 +198,17 @@ class Ledger:
         run, purpose = printable_text("run", run), one_of("purpose", purpose, PURPOSES)
         printable_text("unit", unit)
         _check_budget("limit", limit)
-        added = _tally(charged)
-        with self._storage.writing("charge") as connection:
-            self._refresh(connection)
+        added = tally_of(charged)
+        with self._storage.writing("charge") as transaction:
+            self._refresh(transaction)
             self._check_unit(unit)
-            own = self._runs.setdefault(run, _Account())
+            own = self._runs.setdefault(run, CertifiedTally())
             self._all.certify(added, plan, self.budget, f"the budget of ledger {self.name!r}")
             if limit is not None:
                 own.certify(added, plan, limit, f"the own budget of run {run!r}")
             if unit != ROW and self._unit is None:
-                self._storage.give(connection, _UNIT, unit)
-            self._storage.add(connection, run, purpose, added)
+                transaction.publish(_UNIT, unit)
+            transaction.add(run, purpose, added)
             self._all.totals.update(added)
             own.totals.update(added)
         self._unit = None if unit == ROW else unit
@@ -257,8 +218,8 @@ class Ledger:
     @property
     def unit(self) -> str | None:
         """What the charges protect: a row, or all rows of what it names; None before the first."""
-        with self._storage.reading() as connection:
-            self._refresh(connection)
+        with self._storage.reading() as transaction:
+            self._refresh(transaction)
             return self._held_unit()
 
     def _held_unit(self) -> str | None:
@@ -266,8 +227,8 @@ class Ledger:
 
     def check_unit(self, unit: str) -> None:
         """Raise if the ledger holds charges for another unit."""
-        with self._storage.reading() as connection:
-            self._refresh(connection)
+        with self._storage.reading() as transaction:
+            self._refresh(transaction)
             self._check_unit(unit)
 
     def _check_unit(self, unit: str) -> None:
@@ -297,31 +258,31 @@ class Ledger:
         if not reservation.unused:
             reservation.take_back(self)
             return
-        with self._storage.writing("refund") as connection:
-            self._refresh(connection)
+        with self._storage.writing("refund") as transaction:
+            self._refresh(transaction)
             run, unused = reservation.run, reservation.take_back(self)
             changes = {event: -count for event, count in unused.items()}
             self._add_up_own()
             self._own.setdefault(run, Counter()).subtract(unused)
-            self._storage.add(connection, run, reservation.purpose, changes)
+            transaction.add(run, reservation.purpose, changes)
             self._all.totals.subtract(unused)
             self._runs[run].totals.subtract(unused)
 
-    def _refresh(self, connection: sqlite3.Connection) -> None:
+    def _refresh(self, transaction: ReadTransaction) -> None:
         """Read the totals again if anyone else has written since."""
-        version = self._storage.version(connection)
+        version = transaction.version()
         if version == self._version:
             return
         totals: Tally = Counter()
         runs: dict[str, Tally] = {run: Counter() for run in self._runs}
-        for charge in self._storage.charges(connection):
+        for charge in transaction.charges():
             totals[charge.event] += charge.count
             runs.setdefault(charge.run, Counter())[charge.event] += charge.count
         self._refuse_older(runs)
         self._all.renew(totals)
-        self._unit = self._storage.given(connection, _UNIT)
+        self._unit = transaction.published(_UNIT)
         for run, own in runs.items():
-            self._runs.setdefault(run, _Account()).renew(own)
+            self._runs.setdefault(run, CertifiedTally()).renew(own)
         self._version = version
 
     def _add_up_own(self) -> None:
@@ -342,72 +303,99 @@ class Ledger:
                 "it again. Nothing more was charged or released."
             )
 
-    def hold(self, label: str) -> str:
-        """Take over, durably, what is to be given out under a label; return a proof for `give`.
+    def lease(self, label: str) -> str:
+        """Take over, durably, what is to be published under a label; return a token for it.
 
-        Guarantee: whoever held it before, in whichever process, can give out nothing more under
+        Args:
+            label: what is to be published.
+
+        Returns:
+            The token that `check_lease`, `while_leased` and `publish` ask for.
+
+        Guarantee: whoever leased it before, in whichever process, can publish nothing more under
         the label. That does not depend on what either of them has found.
-        """
-        label, proof = printable_text("label", label), os.urandom(16).hex()
-        with self._storage.writing("write to") as connection:
-            self._refresh(connection)
-            self._storage.hold(connection, label, proof)
-        return proof
 
-    def check_held(self, label: str, proof: str) -> None:
-        """Raise unless nobody has taken a label over since `hold` returned this proof."""
-        with self._storage.reading() as connection:
-            self._refresh(connection)
-            self._refuse_former(connection, printable_text("label", label), proof)
+        Example:
+            >>> import privada as pv
+            >>> ledger = pv.Ledger(None)
+            >>> first, second = ledger.lease("best model"), ledger.lease("best model")
+            >>> ledger.check_lease("best model", second)
+            >>> try:
+            ...     ledger.check_lease("best model", first)
+            ... except pv.LedgerError as error:
+            ...     print("taken over" in str(error))
+            True
+        """
+        label, token = printable_text("label", label), os.urandom(16).hex()
+        with self._storage.writing("write to") as transaction:
+            self._refresh(transaction)
+            transaction.lease(label, token)
+        return token
+
+    def check_lease(self, label: str, token: str) -> None:
+        """Raise unless nobody has taken a label over since `lease` returned this token."""
+        with self._storage.reading() as transaction:
+            self._refresh(transaction)
+            self._check_lease(transaction, printable_text("label", label), token)
 
     @contextmanager
-    def while_held(self, label: str, proof: str) -> Iterator[None]:
+    def while_leased(self, label: str, token: str) -> Iterator[None]:
         """Let nobody, in any process, take a label over meanwhile; raise if somebody has.
 
         Nothing is written to the ledger, so that it does not tell how often this was used.
         """
-        with self._storage.writing("use") as connection:
-            self._refresh(connection)
-            self._refuse_former(connection, printable_text("label", label), proof)
+        with self._storage.writing("use") as transaction:
+            self._refresh(transaction)
+            self._check_lease(transaction, printable_text("label", label), token)
             yield
 
-    def _refuse_former(self, connection: sqlite3.Connection, label: str, proof: str) -> None:
-        if self._storage.holder(connection, label) != proof:
+    def _check_lease(self, transaction: ReadTransaction, label: str, token: str) -> None:
+        if transaction.leaseholder(label) != token:
             raise LedgerError(
                 f"Expected to be the only one at {label!r}, but ledger {self.name!r} says that it "
                 "was taken over since, by another process or from a copy of its files. That one "
-                "goes on; nothing was given out here."
+                "goes on; nothing was published here."
             )
 
-    def give(self, label: str, digest: str, *, held: tuple[str, str] | None = None) -> None:
-        """Note, durably, that the result with this digest is given out under a label.
+    def publish(self, label: str, digest: str, *, lease: tuple[str, str] | None = None) -> None:
+        """Note, durably, that the result with this digest is published under a label.
 
-        `held` is a label that must still be held, and the proof that `hold` returned for it.
+        Args:
+            label: what is published.
+            digest: a digest of the result.
+            lease: a label that must still be leased, and the token that `lease` returned for it.
 
-        Guarantee: under one label one result is ever given out, by whichever process and from
-        whichever copy of its files. To give out the same result again is allowed.
+        Guarantee: under one label one result is ever published, by whichever process and from
+        whichever copy of its files. To publish the same result again is allowed.
 
         Raises:
-            LedgerError: another result was given out under the label, or it was taken over.
+            LedgerError: another result was published under the label, or it was taken over.
+
+        Example:
+            >>> import privada as pv
+            >>> ledger = pv.Ledger(None)
+            >>> ledger.publish("best model", "0a1b")
+            >>> ledger.published("best model")
+            '0a1b'
         """
         label, digest = printable_text("label", label), printable_text("digest", digest)
-        with self._storage.writing("write to") as connection:
-            self._refresh(connection)
-            if held is not None:
-                self._refuse_former(connection, *held)
-            before = self._storage.give(connection, label, digest)
+        with self._storage.writing("write to") as transaction:
+            self._refresh(transaction)
+            if lease is not None:
+                self._check_lease(transaction, *lease)
+            before = transaction.publish(label, digest)
         if before != digest:
             raise LedgerError(
-                f"Expected {label!r} to be given out once, but ledger {self.name!r} says that it "
+                f"Expected {label!r} to be published once, but ledger {self.name!r} says that it "
                 "was, with another result: from a copy of its files, or by another process. That "
                 "result is the one that was paid for; start anew to pay for another."
             )
 
-    def given(self, label: str) -> str | None:
-        """Return the digest of what was given out under a label, None if nothing was."""
-        with self._storage.reading() as connection:
-            self._refresh(connection)
-            return self._storage.given(connection, printable_text("label", label))
+    def published(self, label: str) -> str | None:
+        """Return the digest of what was published under a label, None if nothing was."""
+        with self._storage.reading() as transaction:
+            self._refresh(transaction)
+            return transaction.published(printable_text("label", label))
 
     def affordable(self, event: DpEvent, most: int) -> int:
         """Return how many further `event`s the budget allows, at most `most`."""
@@ -428,13 +416,13 @@ class Ledger:
 
     def charges(self) -> tuple[Charge, ...]:
         """Return everything charged, oldest first."""
-        with self._storage.reading() as connection:
-            return tuple(charge for charge in self._storage.charges(connection) if charge.count)
+        with self._storage.reading() as transaction:
+            return tuple(charge for charge in transaction.charges() if charge.count)
 
     def totals(self) -> Tally:
         """Return how often each event was charged."""
-        with self._storage.reading() as connection:
-            self._refresh(connection)
+        with self._storage.reading() as transaction:
+            self._refresh(transaction)
             return +self._all.totals
 
     def epsilon(self, delta: float | None = None) -> float:
@@ -453,55 +441,6 @@ class Ledger:
         return cost
 
 
-class Prepaid(Ledger):
-    """An account in memory for what is charged elsewhere already, and not a release more.
-
-    Args:
-        allowance: what may be released.
-        dataset: the name of the data set.
-
-    Guarantee: a charge beyond the allowance raises, before any data is read.
-
-    Example:
-        >>> from privada.accounting import events
-        >>> from privada.accounting.ledger import Prepaid
-        >>> account = Prepaid({events.gaussian(2.0): 3}, "patients")
-        >>> reservation = account.charge({events.gaussian(2.0): 3}, run="first")
-        >>> reservation.purpose
-        'training'
-    """
-
-    def __init__(self, allowance: Mapping[DpEvent, int], dataset: str) -> None:
-        super().__init__(None, dataset=dataset)
-        self._allowance, self._one_at_a_time = _tally(allowance), threading.RLock()
-
-    def charge(
-        self,
-        charged: DpEvent | Mapping[DpEvent, int],
-        *,
-        run: str,
-        purpose: str = "training",
-        plan: Plan = None,
-        limit: Budget | None = None,
-        unit: str = ROW,
-    ) -> Reservation:
-        """Charge events that the allowance covers."""
-        added = _tally(charged)
-        with self._one_at_a_time:
-            if not self.totals() + added <= self._allowance:
-                raise BudgetExceeded(
-                    "Expected no more than what was paid for in advance, got a charge for "
-                    f"{_in_words(added)} beyond it. Nothing was charged and no data was read."
-                )
-            return super().charge(
-                added, run=run, purpose=purpose, plan=plan, limit=limit, unit=unit
-            )
-
-
-def _in_words(tally: Tally) -> str:
-    return "; ".join(f"{count:,} x {events.describe(event)}" for event, count in tally.items())
-
-
 def _check_budget(name: str, budget: Budget | None) -> None:
     if budget is not None and not isinstance(budget, Budget):
         raise ArgumentError(
@@ -516,21 +455,11 @@ def dataset_of(path: str | os.PathLike[str] | None) -> str:
     return stem if stem.isprintable() and stem else "unnamed data set"
 
 
-def _tally(charged: DpEvent | Mapping[DpEvent, int]) -> Tally:
-    if isinstance(charged, DpEvent):
-        return events.tally(charged)
-    total: Tally = Counter()
-    for event, count in charged.items():
-        total.update(events.tally(event, integer("count", count, least=0)))
-    return Counter({event: count for event, count in total.items() if count})
-
-
-def _reopen(path: str, facts: Mapping[str, str]) -> Ledger:
+def _reopen(storage: LedgerStorage, facts: Mapping[str, str]) -> Ledger:
     """Return the ledger of a pickle; never start a new one, or take another, in its place."""
-    if not Path(path).exists():
-        raise LedgerError(
-            f"Cannot open the ledger {path!r}: it is gone. Restore the file from a copy."
-        )
-    ledger = Ledger(path)
-    ledger._storage.check_facts(facts)
+    ledger = Ledger.__new__(Ledger)
+    ledger._start(storage)
+    ledger._facts = storage.open(None)
+    storage.check_facts(facts)
+    ledger._take_facts(None, None)
     return ledger
