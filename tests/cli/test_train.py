@@ -783,7 +783,27 @@ def test_a_run_that_is_interrupted_goes_on(folder):
     assert not (folder / "out" / "checkpoint").exists()
 
 
-# ---------------------------------------------------------------------- twenty bad inputs
+def test_persons_are_named_on_the_command_line_and_in_a_file(folder, train):
+    header, *lines = rows()
+    visits = [f"p{number // 3},{line}" for number, line in enumerate(lines)]
+    (folder / "t.csv").write_text("\n".join([f"id,{header}", *visits]) + "\n")
+    (folder / "c.toml").write_text('person = "id"\nrows-per-person = 2\n')
+    asked = ("--schema", folder / "s.toml", *QUICK, "--json")
+    for output, more in {"a": ("--person", "id"), "b": ("--config", folder / "c.toml")}.items():
+        result = train(*asked, *more, output=output)
+        assert result.code == 0, result.err
+        found = json.loads(result.out)
+        assert found["statement"]["unit"] == "person"
+        assert found["statement"]["assumptions"][0].startswith("Each person: all their rows")
+        assert found["steps"] == 2 * 200 / 50  # of 200 persons with 3 rows each
+    assert "at most 2 of them" in found["statement"]["assumptions"][0]
+    refused = train(*asked, "--ledger", folder / "a" / "ledger", output="x")
+    assert refused.code == 2
+    assert "no data was read" in refused.err
+    assert not (folder / "x").exists()
+
+
+# ---------------------------------------------------------------------- bad inputs
 
 
 def _replace(old, new):
@@ -852,6 +872,21 @@ BAD = {
     "config": (_nothing, ("--config", "no_such.toml"), "no_such.toml"),
     "other target": (_nothing, ("--target", "age"), "target"),
     "clip": (_nothing, ("--clip", "0"), "clip"),
+    "person": (_nothing, ("--person", "nobody"), "--person to be a column"),
+    "person to predict": (_nothing, ("--person", "sick"), "target"),
+    "person without a name": (_nothing, ("--person", ""), "person"),
+    "rows of nobody": (_nothing, ("--rows-per-person", "3"), "--person"),
+    "no rows of a person": (
+        _nothing,
+        ("--person", "ward", "--rows-per-person", "0"),
+        "rows_per_person",
+    ),
+    "missing person": (
+        _replace("age,ward,sick\n", "age,ward,sick\n30,?,no\n"),
+        ("--person", "ward"),
+        "ward",
+    ),
+    "one person in a batch of more": (_nothing, ("--person", "ward"), "batch_size"),
 }
 
 

@@ -130,6 +130,12 @@ def test_regression(table, tuned):
         (("--output", "."), "exists"),
         (("--output", "no/such/folder"), "Cannot write"),
         (("--candidates", "0"), "mean"),
+        (("--person", "nobody"), "--person"),
+        (("--person", "sick"), "target"),
+        (("--rows-per-person", "2"), "--person"),
+        (("--target", "age"), "--target"),
+        (("--public", "t.csv"), "t.csv"),
+        (("--config", "none.toml"), "none.toml"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
 )
