@@ -22,6 +22,9 @@ RENAMED = [
 IN_PLACE = [
     ("privada.updates", "Move", "privada.updates", "ParameterStep"),
     ("privada.updates", "Rule", "privada.updates", "UpdateRule"),
+    ("privada.selection", "Affordable", "privada.selection", "BudgetPlan"),
+    ("privada.selection", "Random", "privada.selection", "RandomSpace"),
+    ("privada.selection", "Tried", "privada.selection", "CandidateResult"),
 ]
 PRESENT = {module: place for module, _, place, _ in RENAMED}
 
@@ -165,3 +168,21 @@ def test_the_final_parameters_of_a_rule_were_called_its_answer():
     assert rule.final_parameters is mean
     with pytest.warns(DeprecationWarning, match=r"UpdateRule\.answer is now called"):
         assert rule.answer is mean
+
+
+# module, former name, present name in the same module
+RENAMED_IN_PLACE = [
+    ("privada.tables", "Answers", "AnswerCache"),
+    ("privada.tables", "Queries", "QueryPlan"),
+    ("privada.tables", "draft", "infer_schema"),
+    ("privada.tables", "draft_types", "schema_template"),
+]
+
+
+@pytest.mark.parametrize(("module", "former", "now"), RENAMED_IN_PLACE)
+def test_a_name_that_is_renamed_in_place_still_works(module, former, now):
+    found = importlib.import_module(module)
+    with pytest.warns(DeprecationWarning, match=rf"{module}\.{former} is now called .*\.{now};"):
+        assert getattr(found, former) is getattr(found, now)
+    assert former not in found.__all__
+    assert now in found.__all__

@@ -20,7 +20,7 @@ _PUBLIC_BATCH = 256
 
 
 def batch_size(records: int) -> int:
-    """Return about five times the root of the number of records, as a power of two.
+    """Return a default batch size: about 5 sqrt(records), as a power of two.
 
     With some thirty epochs, the noise of a run is then close to the least that any batch size has.
 

@@ -30,7 +30,7 @@ from privada.clipping.projection import Ellipsoid
 from privada.core.errors import ArgumentError
 from privada.core.randomness import RandomSource, integers
 from privada.core.tensors import Layout
-from privada.core.validation import integer, positive
+from privada.core.validation import integer, positive, shown
 from privada.core.values import ClippedSum, Release
 from privada.preconditioning import FlatScaling
 
@@ -452,7 +452,7 @@ def checked(clipping: Any) -> Clipping:
     """Return `clipping` if it is one."""
     if not isinstance(clipping, Clipping):
         raise ArgumentError(
-            f"Expected clipping to be a Clipping, got clipping={clipping!r}. Use threshold(), "
+            f"Expected clipping to be a Clipping, got clipping={shown(clipping)}. Use threshold(), "
             "automatic(), per_layer(), ellipsoid() or microbatches(size) of privada.clipping."
         )
     return clipping

@@ -115,21 +115,18 @@ class Parameters:
         self._model, self._side, self.epoch = whole, side, epoch
         self._tensors: list[Tensor] = list(named.values())
         self.layout = Layout(tuple(named), tuple(p.shape for p in named.values()))
-
-    @property
-    def size(self) -> int:
-        """The number of coordinates."""
-        return self.layout.size
+        self.size = self.layout.size  # the number of coordinates
+        self.first = self._tensors[0]  # has the type and the device of all
 
     @property
     def dtype(self) -> torch.dtype:
         """The floating type of the parameters."""
-        return self._tensors[0].dtype
+        return self.first.dtype
 
     @property
     def device(self) -> torch.device:
         """The device that the parameters are on."""
-        return self._tensors[0].device
+        return self.first.device
 
     @property
     def ids(self) -> list[int]:

@@ -2,7 +2,7 @@
 
 import warnings
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -15,7 +15,8 @@ class Batch:
     """Inputs and targets of some examples, first dimension the example. Private.
 
     `groups` has the number of the micro-batch that each example is in; None if each is by itself.
-    `dummies` says how many dummy examples follow the others; they are not counted in `size`.
+    `dummies` says how many dummy examples follow the others; `rows` counts them, `size` does not.
+    `sparse` says whether the inputs are rows of a sparse matrix.
 
     Example:
         >>> import torch
@@ -28,18 +29,16 @@ class Batch:
     targets: Any
     groups: Tensor | None = None
     dummies: int = 0
+    rows: int = field(init=False, compare=False)
+    size: int = field(init=False, compare=False)
+    sparse: bool = field(init=False, compare=False)
 
-    @property
-    def rows(self) -> int:
-        """The number of examples, dummies included."""
+    def __post_init__(self) -> None:
         one = isinstance(self.inputs, Tensor)
         first: Tensor = self.inputs if one else tree_leaves(self.inputs)[0]
-        return first.shape[0]
-
-    @property
-    def size(self) -> int:
-        """The number of examples. Private too."""
-        return self.rows - self.dummies
+        object.__setattr__(self, "rows", first.shape[0])
+        object.__setattr__(self, "size", self.rows - self.dummies)
+        object.__setattr__(self, "sparse", one and first.layout == torch.sparse_csr)
 
     def chunks(self, size: int) -> Iterator["Batch"]:
         """Yield the examples a chunk at a time."""
@@ -76,11 +75,6 @@ class Batch:
         if len(self.groups) != self.size:
             raise ValueError(f"{self.size} examples have {len(self.groups)} groups")
         return self.at(torch.argsort(self.groups, stable=True))
-
-    @property
-    def sparse(self) -> bool:
-        """Whether the inputs are rows of a sparse matrix."""
-        return isinstance(self.inputs, Tensor) and self.inputs.layout == torch.sparse_csr
 
     def dense(self) -> "Batch":
         """Return the batch with ordinary tensors."""

@@ -143,7 +143,7 @@ def page(
             "footer",
             f"Made by Privada {__version__} on ",
             element("time", f"{now:%Y-%m-%d at %H:%M} UTC", datetime=now.isoformat("T", "seconds")),
-            ". This file is complete in itself and asks nothing of a network. Charts are drawn by "
+            ". This file is self-contained and makes no network request. Charts are drawn by "
             "plotly.js, which is under the MIT licence.",
         ),
         data(charts.placed, "plots"),

@@ -138,11 +138,10 @@ def effective_step_sizes(trainer: Trainer, *, every: int = 1, tail: float = 0.05
     """Take the steps that a DPAdam trainer has left, and return its effective step sizes.
 
     Theorem 3 of Mohapatra et al. (2022): "The effective step size (ESS) for DPAdam with g -> 0
-    converges to
-    ESS* = alpha / ((sigma C / L) + xi)." There the average noisy gradient over a lot of size L is
-    g + N(0, sigma^2 C^2) / L, the ESS of a parameter is alpha / (sqrt(v) + xi), v being its second
-    moment corrected for its start, and g -> 0 means that the clipped gradients vanish beside the
-    noise. Here alpha, L and xi are `lr`, the batch size B and `eps`.
+    converges to ESS* = alpha / ((sigma C / L) + xi)." There the average noisy gradient over a lot
+    of size L is g + N(0, sigma^2 C^2) / L, the ESS of a parameter is alpha / (sqrt(v) + xi), v
+    being its second moment corrected for its start, and g -> 0 means that the clipped gradients
+    vanish beside the noise. Here alpha, L and xi are `lr`, the batch size B and `eps`.
 
     What is true at g = 0: v has the mean (sigma C / B)^2 at every step, as the correction sees to,
     and after many steps the relative variance 2 (1 - beta2) / (1 + beta2). So an ESS does not
@@ -154,6 +153,9 @@ def effective_step_sizes(trainer: Trainer, *, every: int = 1, tail: float = 0.05
         trainer: a `Trainer` whose method is `DPAdam`, with steps left. It is trained.
         every: look at every so many steps; the first and the last are always looked at.
         tail: the share of the coordinates to leave out of the band at each end, below 0.5.
+
+    Returns:
+        The median and the band of the step sizes at each step looked at, and their limit.
 
     Guarantee: nothing but the run's own releases is looked at, through Adam's second moment, which
     is post-processing: the run costs what it would have cost anyway.

@@ -67,7 +67,7 @@ def _bar(summary: LedgerSummary) -> Markup:
     if limit is None:
         return element(
             "p",
-            "No budget was set for this ledger, so nothing says how much is left. Spent so far: "
+            "No budget was set for this ledger, so how much is left is undefined. Spent so far: "
             "epsilon ",
             epsilon_figure(spent, "spent"),
             ".",

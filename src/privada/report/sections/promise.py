@@ -16,10 +16,10 @@ def banner(ledgers: Sequence[LedgerSummary]) -> Markup | None:
     wrong = [each.name for each in entries if not each.stated.private]
     if not wrong:
         return None
-    which = "All that this page is about" if len(wrong) == len(entries) else ", ".join(wrong)
+    which = "Everything on this page" if len(wrong) == len(entries) else ", ".join(wrong)
     seeded = all(e.stated.noise.startswith("seeded") for e in entries if not e.stated.private)
     why = (
-        "The noise follows from a seed, and whoever knows it can remove the noise."
+        "The noise is determined by a seed, and whoever knows it can remove the noise."
         if seeded
         else "The statement says why."
     )
@@ -28,8 +28,7 @@ def banner(ledgers: Sequence[LedgerSummary]) -> Markup | None:
         element(
             "p",
             element("strong", "Not a private release"),
-            f"{which}: for experiments alone. {why} Do not give it out on the strength of this "
-            "page.",
+            f"{which}: for experiments alone. {why} Do not publish it as a private result.",
         ),
         class_="banner",
         role="alert",
@@ -87,8 +86,8 @@ def _note_on_ledgers(ledgers: int, whole: LedgerSummary | None) -> Content:
     if whole is None:
         words = (
             f"This page is about {ledgers} ledgers that do not protect the same thing, and "
-            "the promise above is that of the first. Where they are about the same data, what "
-            "they spent comes together, and protects less than any one figure says."
+            "the promise above is that of the first. Where they are about the same data, their "
+            "costs add up, and the protection is weaker than any one figure says."
         )
     elif ledgers > 1:
         words = (

@@ -68,7 +68,7 @@ def comparison(entries: Sequence[Entry], colours: dict[int, str], charts: Charts
             "plot-comparison",
             f"{capitalised(shared[0])} against cost",
             plots.against_epsilon(entries, shared[0]),
-            "Each run by what it costs alone and what it reached. Up is more, left is cheaper.",
+            "What each run costs alone and what it reached. Up is higher, left is cheaper.",
         )
     else:
         chart = charts.figure(

@@ -21,10 +21,10 @@ def tuning(entries: Sequence[Entry], charts: Charts) -> Markup | None:
             parts.append(
                 charts.figure(
                     f"plot-prices-{place}",
-                    f"The price{of}, by way of choosing",
+                    f"The price{of} by each way of choosing",
                     plots.prices(entry.prices, entry.chosen),
-                    "What as many runs with this noise cost, their scores left out. "
-                    "The way that was taken is in colour.",
+                    "What the same number of runs with this noise costs, without the scores. "
+                    "The chosen way is in colour.",
                 )
             )
             parts.append(
@@ -55,7 +55,7 @@ def tuning(entries: Sequence[Entry], charts: Charts) -> Markup | None:
                     numbers=range(1, len(names) + 2),
                     sortable=True,
                     caption="All were released and paid for. Scores have noise. "
-                    "Press a heading to sort.",
+                    "Click a heading to sort.",
                 )
             )
     return section("tuning", "Tuning", *parts) if parts else None
