@@ -137,7 +137,7 @@ def _statement(runs: CandidateRuns, run: str, ledger: Ledger) -> Statement:
         run_epsilon=plan.price.epsilon,
         accountant="pld" if plan.all_released else "rdp",
         budget=ledger.budget,
-        ledger="in memory: gone with this process" if ledger.path is None else ledger.name,
+        ledger="in memory: gone with this process" if not ledger.durable else ledger.name,
         method=f"selection among {len(runs.candidates)} candidates by {plan.how}: {released}",
         sampling=f"{runs.sampling.name}, of the {_counted(runs)} that were not set apart for "
         "scores",
@@ -182,7 +182,7 @@ def _assumptions(runs: CandidateRuns, ledger: Ledger, secure: bool) -> list[str]
             "How many runs there were, which candidates ran and how long it took stay secret: the "
             "price is that of the best run alone."
         )
-    if ledger.path is None:
+    if not ledger.durable:
         listed.append(
             "The ledger is in memory: runs on the same data elsewhere are not counted here. Give "
             "the search a ledger file to add them up."
