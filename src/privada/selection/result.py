@@ -138,7 +138,7 @@ def _statement(runs: CandidateRuns, run: str, ledger: Ledger) -> Statement:
         run_epsilon=plan.price.epsilon,
         accountant="pld" if plan.all_released else "rdp",
         budget=ledger.budget,
-        ledger=IN_MEMORY if ledger.path is None else ledger.name,
+        ledger=IN_MEMORY if not ledger.durable else ledger.name,
         method=f"selection among {len(runs.candidates)} candidates by {plan.how}: {released}",
         sampling=f"{runs.sampling.name}, of the {_counted(runs)} that were not set apart for "
         "scores",
@@ -184,7 +184,7 @@ def _assumptions(runs: CandidateRuns, ledger: Ledger, secure: bool) -> list[str]
             "How many runs there were, which candidates ran and how long it took stay secret: the "
             "price is that of the best run alone."
         )
-    if ledger.path is None:
+    if not ledger.durable:
         listed.append(
             "The ledger is in memory: runs on the same data elsewhere are not counted here. Give "
             "the search a ledger file to add them up."

@@ -94,7 +94,7 @@ def estimate_classes(
         >>> estimate_classes(table, "sick", ledger=ledger, noise_multiplier=20.0)
         ('no', 'yes')
 
-    Reference: Korolova et al. (2009), Releasing Search QueryPlan and Clicks Privately, Algorithm 1,
+    Reference: Korolova et al. (2009), Releasing Search Queries and Clicks Privately, Algorithm 1,
     for noisy counts above a threshold.
     """
     sigma = multiplier_of(noise_multiplier, budget)

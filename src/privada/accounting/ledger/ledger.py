@@ -181,11 +181,19 @@ class Ledger(FormerNames):
     ) -> Reservation:
         """Charge events, durably, before they run; return the reservation.
 
-        `plan` is everything the caller expects to charge from here on, this charge included, or a
-        function that returns it: if all of it fits the budget, later charges within it are not
-        computed again. `limit` is the run's own budget: all that the ledger holds under the run's
-        name, for whichever purpose and by whichever process, may cost no more than that. `unit` is
-        what one record of the charged events stands for: a row, or all rows of a person.
+        Args:
+            charged: an event, or how often each of several runs.
+            run: the name under which the charge is listed.
+            purpose: one of "training", "tuning", "statistics" and "validation".
+            plan: everything the caller expects to charge from here on, this charge included, or a
+                function that returns it. If all of it fits the budget, later charges within it are
+                not computed again.
+            limit: the run's own budget: all that the ledger holds under the run's name, for
+                whichever purpose and by whichever process, may cost no more than that.
+            unit: what one record of the charged events stands for: a row, or all rows of a person.
+
+        Returns:
+            The reservation, which gives a receipt for each release.
 
         Guarantee: a ledger's charges are all for one unit, that of the first: costs for different
         units do not add up. When this returns, the charge survives a crash. When it raises, nothing
@@ -242,6 +250,9 @@ class Ledger(FormerNames):
 
     def refund(self, reservation: Reservation) -> None:
         """Give back what was charged and, as its reservation says, certainly never used.
+
+        Args:
+            reservation: what `charge` returned.
 
         Guarantee: what was used stays charged. When this raises because the file cannot be written,
         everything stays charged and the reservation is worth nothing.
@@ -398,7 +409,14 @@ class Ledger(FormerNames):
             return transaction.published(printable_text("label", label))
 
     def affordable(self, event: DpEvent, most: int) -> int:
-        """Return how many further `event`s the budget allows, at most `most`."""
+        """Return how many further `event`s the budget allows, at most `most`.
+
+        Example:
+            >>> import privada as pv
+            >>> from privada.accounting import events
+            >>> pv.Ledger(None, pv.Budget(1.0, 1e-5)).affordable(events.gaussian(20.0), most=1000)
+            28
+        """
         low, high = 0, integer("most", most, least=0) + 1
         if self.budget is None:
             return most
