@@ -388,9 +388,9 @@ class OneDiagonal(nn.Module):
 
 
 NORMS = {
-    "of gradients": (contributions.Whole, lambda: Everything(1.0)),
-    "of outer products": (contributions.Outer, OneDiagonal),
-    "of tables": (contributions.Rows, lambda: Everything(1.0)),
+    "of gradients": (contributions.DenseGrad, lambda: Everything(1.0)),
+    "of outer products": (contributions.OuterProductGrad, OneDiagonal),
+    "of tables": (contributions.EmbeddingGrad, lambda: Everything(1.0)),
 }
 
 
@@ -405,25 +405,25 @@ def test_a_norm_that_is_too_small_is_noticed(name, dtype, monkeypatch):
 
 
 def test_a_norm_that_is_too_small_in_one_geometry_is_noticed(monkeypatch):
-    before = contributions.Outer.squared_norms
+    before = contributions.OuterProductGrad.squared_norms
 
     def wrong(self, weights):
         return before(self, weights) * (1.0 if weights is None else 0.9)
 
-    monkeypatch.setattr(contributions.Outer, "squared_norms", wrong)
+    monkeypatch.setattr(contributions.OuterProductGrad, "squared_norms", wrong)
     with pytest.raises(ArgumentError, match=r"its bound on a norm is|what it clips to"):
         tried(OneDiagonal())
 
 
 def test_a_fault_between_examples_is_noticed(monkeypatch):
     """Alone each is right; together they change places."""
-    before = contributions.Outer.write_to
+    before = contributions.OuterProductGrad.write_to
 
     def wrong(self, flat, factors):
         self.inputs = self.inputs.roll(1, dims=0)
         before(self, flat, factors)
 
-    monkeypatch.setattr(contributions.Outer, "write_to", wrong)
+    monkeypatch.setattr(contributions.OuterProductGrad, "write_to", wrong)
     with pytest.raises(ArgumentError, match="its gradient is off"):
         tried(OneDiagonal())
 

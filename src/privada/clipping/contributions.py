@@ -13,7 +13,6 @@ from typing import Protocol, Self
 import torch
 from torch import Tensor
 
-from privada.clipping.memory import Memory, scratch
 from privada.clipping.norms import (
     COLUMNS,
     LARGE,
@@ -22,15 +21,16 @@ from privada.clipping.norms import (
     extreme,
     lengths,
     not_negative,
-    raised,
     rounding_of,
     row_squares,
     spans,
     square_products,
+    upper_bounded,
     weighted_squares,
     with_rounding,
 )
-from privada.clipping.pieces import Piece, PieceWeights, Weights, weights_of
+from privada.clipping.parameter_views import ParameterView, ViewWeights, Weights, weights_of
+from privada.clipping.workspace import Workspace, scratch
 
 # A block of gradients that stays in the cache until it is squared.
 _BLOCK_BYTES = 1 << 20
@@ -43,7 +43,7 @@ class Contribution(Protocol):
     """
 
     @property
-    def piece(self) -> Piece:
+    def piece(self) -> ParameterView:
         """The part of the parameters."""
 
     def squared_norms(self, weights: Weights | None) -> Tensor:
@@ -81,14 +81,14 @@ def _where(kept: Tensor, values: Tensor) -> Tensor:
     return torch.where(kept.view(-1, *[1] * (values.ndim - 1)), values, 0.0)
 
 
-class Whole:
+class DenseGrad:
     """Gradients that are kept as they are: (examples, *shape).
 
     `squares` returns their squared norms, where something else needs them too.
     """
 
     def __init__(
-        self, piece: Piece, gradients: Tensor, squares: Callable[[], Tensor] | None = None
+        self, piece: ParameterView, gradients: Tensor, squares: Callable[[], Tensor] | None = None
     ) -> None:
         self.piece, self._gradients, self._squares = piece, gradients, squares
 
@@ -97,9 +97,9 @@ class Whole:
         """How many numbers are kept."""
         return self._gradients.numel()
 
-    def join(self, other: Self) -> "Whole":
+    def join(self, other: Self) -> "DenseGrad":
         """Return the sum of two contributions to one piece."""
-        return Whole(self.piece, self._gradients + other._gradients)
+        return DenseGrad(self.piece, self._gradients + other._gradients)
 
     def squared_norms(self, weights: Weights | None) -> Tensor:
         """Return each example's weighted squared norm."""
@@ -146,7 +146,7 @@ class Whole:
         self._gradients, self._squares = _where(kept, self._gradients), None
 
 
-class Outer:
+class OuterProductGrad:
     """Gradients b^T a of a matrix (m, n), a: (examples, positions, n), b: (examples, positions, m).
 
     With one position the norm is that of two vectors, and needs one product of matrices in a
@@ -156,15 +156,15 @@ class Outer:
     are.
     """
 
-    def __init__(self, piece: Piece, inputs: Tensor, outputs: Tensor) -> None:
+    def __init__(self, piece: ParameterView, inputs: Tensor, outputs: Tensor) -> None:
         self.piece = piece
         self.inputs, self.outputs = inputs, outputs
         self.seen: list[Tensor] = []  # squared lengths that no factor is above, if known
         self._output_squares: Tensor | None = None
 
-    def join(self, other: Self) -> "Outer":
+    def join(self, other: Self) -> "OuterProductGrad":
         """Return the sum of two contributions to one piece."""
-        return Outer(
+        return OuterProductGrad(
             self.piece,
             torch.cat([self.inputs, other.inputs], dim=1),
             torch.cat([self.outputs, other.outputs], dim=1),
@@ -175,7 +175,7 @@ class Outer:
         """How many numbers the factors take."""
         return self.inputs.numel() + self.outputs.numel()
 
-    def compact(self, room: int, memory: Memory) -> "Outer | Whole":
+    def compact(self, room: int, workspace: Workspace) -> "OuterProductGrad | DenseGrad":
         """Return the gradients themselves where that saves a product and there is room for them.
 
         With them, the sum takes one pass over m n numbers an example; without, a product over all
@@ -185,8 +185,8 @@ class Outer:
         dear = positions > 8 and positions * positions * (m + n) > 8 * m * n
         if not dear or examples * m * n > room:
             return self
-        gradients = memory.take((examples, m, n), self.inputs)
-        return Whole(self.piece, torch.bmm(self.outputs.mT, self.inputs, out=gradients))
+        gradients = workspace.take((examples, m, n), self.inputs)
+        return DenseGrad(self.piece, torch.bmm(self.outputs.mT, self.inputs, out=gradients))
 
     def squared_norms(self, weights: Weights | None) -> Tensor:
         """Return each example's weighted squared norm."""
@@ -198,7 +198,7 @@ class Outer:
             return self.by_gram(here)
         return self._by_blocks(here)
 
-    def _by_blocks(self, weights: PieceWeights | None) -> Tensor:
+    def _by_blocks(self, weights: ViewWeights | None) -> Tensor:
         """Return squared norms from gradients that are made a block of rows at a time.
 
         A block stays in the cache until it is squared and added up, and takes the place of the one
@@ -227,7 +227,7 @@ class Outer:
             self._output_squares = row_squares(self.outputs[:, 0])
         return self._output_squares
 
-    def _of_vectors(self, a: Tensor, b: Tensor, weights: PieceWeights | None) -> Tensor:
+    def _of_vectors(self, a: Tensor, b: Tensor, weights: ViewWeights | None) -> Tensor:
         if weights is None or weights.separable:
             rows, columns = (None, None) if weights is None else (weights.rows, weights.columns)
             of_a = row_squares(a if columns is None else a * columns)
@@ -239,7 +239,7 @@ class Outer:
         width, dtype = wide.shape[1], a.dtype
         products, chain = square_products(wide, weights, turned), min(width, COLUMNS)
         if weights.least_square:  # the products bound lengths well enough for what follows
-            of_wide = raised(products[:, 0], dtype, width, chain, weights.largest)
+            of_wide = upper_bounded(products[:, 0], dtype, width, chain, weights.largest)
             of_wide.div_(weights.least_square)
         else:
             of_wide = row_squares(wide)
@@ -248,14 +248,14 @@ class Outer:
         tiny = 4 * torch.finfo(dtype).tiny * (weights.largest + 1)
         lost = (width * of_narrow + narrow.shape[1] * of_wide) * tiny
         sums = (products * narrow.square()).sum(dim=1, dtype=torch.float64)
-        return raised(sums, dtype, width, chain).add_(lost)
+        return upper_bounded(sums, dtype, width, chain).add_(lost)
 
-    def _see(self, squares: list[Tensor], weights: PieceWeights | None) -> None:
+    def _see(self, squares: list[Tensor], weights: ViewWeights | None) -> None:
         """Keep bounds on all factors, from the squared lengths of weighted ones."""
         least = 1.0 if weights is None else min(1.0, weights.least)
         self.seen = [each if least == 1 else each / least**2 for each in squares]
 
-    def by_gram(self, weights: PieceWeights | None) -> Tensor:
+    def by_gram(self, weights: ViewWeights | None) -> Tensor:
         """Return each example's weighted squared norm, from the Gram matrices of positions."""
         found, positions, seen = [], self.inputs.shape[1], []
         width = 2 * positions * positions * self.inputs.element_size()
@@ -340,7 +340,7 @@ class Outer:
 
 def extremes(contributions: Sequence[Contribution]) -> Tensor | None:
     """Return the examples whose norm and sum must be taken from their gradients; None for none."""
-    seen = [each for each in contributions if isinstance(each, Outer) and each.seen]
+    seen = [each for each in contributions if isinstance(each, OuterProductGrad) and each.seen]
     if seen:  # one look at all of them
         squares = [squared for each in seen for squared in each.seen]
         if all_within(squares, LARGE[seen[0].inputs.dtype]):
@@ -348,7 +348,7 @@ def extremes(contributions: Sequence[Contribution]) -> Tensor | None:
     return either(each.extreme() for each in contributions)
 
 
-def _rounding(inputs: Tensor, outputs: Tensor, weights: PieceWeights | None) -> Tensor:
+def _rounding(inputs: Tensor, outputs: Tensor, weights: ViewWeights | None) -> Tensor:
     if weights is not None:
         inputs, outputs = inputs * weights.bounds[1], outputs * weights.bounds[0]
     return rounding_of(inputs, outputs)
@@ -363,13 +363,13 @@ def _products(of_a: Tensor, of_b: Tensor, dtype: torch.dtype) -> Tensor:
     return (of_a * of_b).to(dtype).sum(dim=1, dtype=torch.float64)
 
 
-class Rows:
+class EmbeddingGrad:
     """Gradients of a table of rows: row `tokens[i, t]` of example i gets `outputs[i, t]`.
 
     Repeated tokens of an example are added up before anything is squared.
     """
 
-    def __init__(self, piece: Piece, tokens: Tensor, outputs: Tensor) -> None:
+    def __init__(self, piece: ParameterView, tokens: Tensor, outputs: Tensor) -> None:
         self.piece, self.tokens, self.outputs = piece, tokens, outputs
         count = piece.shape[0]
         keys = tokens + count * torch.arange(len(tokens), device=tokens.device)[:, None]
@@ -380,10 +380,10 @@ class Rows:
         summed = torch.zeros((len(distinct), flat.shape[1]), dtype=flat.dtype, device=flat.device)
         self._rows = summed.index_add_(0, places.reshape(-1), flat)
 
-    def join(self, other: Self) -> "Rows":
+    def join(self, other: Self) -> "EmbeddingGrad":
         """Return the sum of two contributions to one piece."""
         tokens = torch.cat([self.tokens, other.tokens], dim=1)
-        return Rows(self.piece, tokens, torch.cat([self.outputs, other.outputs], dim=1))
+        return EmbeddingGrad(self.piece, tokens, torch.cat([self.outputs, other.outputs], dim=1))
 
     def _gathered(self, each: Tensor) -> Tensor:
         total = torch.zeros(len(self.tokens), dtype=torch.float64, device=each.device)
@@ -397,7 +397,7 @@ class Rows:
         here = weights.of(self.piece)
         found = (self._rows * self._rows * here.scales[self._token].pow(-2)).sum(dim=1)
         width = self._rows.shape[1]
-        return self._gathered(raised(found, found.dtype, width, width, here.largest))
+        return self._gathered(upper_bounded(found, found.dtype, width, width, here.largest))
 
     def products(self, flat: Tensor) -> Tensor:
         """Return each example's inner product with the piece of `flat`."""
@@ -439,15 +439,19 @@ class Sum:
     taken from products over positions; of others, from the gradients, a chunk at a time.
     """
 
-    def __init__(self, piece: Piece, parts: Sequence[Contribution], examples: int) -> None:
+    def __init__(self, piece: ParameterView, parts: Sequence[Contribution], examples: int) -> None:
         self.piece, self.parts, self._examples = piece, list(parts), examples
 
     def squared_norms(self, weights: Weights | None) -> Tensor:
         """Return each example's weighted squared norm."""
         match self.parts:
-            case [Rows() as rows, Outer() as outer] if rows.piece == outer.piece:
+            case [EmbeddingGrad() as rows, OuterProductGrad() as outer] if (
+                rows.piece == outer.piece
+            ):
                 return self._of_tied(rows, outer, weights)
-            case [Outer() as outer, Rows() as rows] if rows.piece == outer.piece:
+            case [OuterProductGrad() as outer, EmbeddingGrad() as rows] if (
+                rows.piece == outer.piece
+            ):
                 return self._of_tied(rows, outer, weights)
         here = weights_of(weights, self.piece)
         parts = spans(self._examples, 24 * self.piece.size)
@@ -455,7 +459,7 @@ class Sum:
         return with_rounding(torch.cat(found), self.rounding(weights))
 
     @staticmethod
-    def _of_tied(rows: Rows, outer: Outer, weights: Weights | None) -> Tensor:
+    def _of_tied(rows: EmbeddingGrad, outer: OuterProductGrad, weights: Weights | None) -> Tensor:
         """Add twice the inner product: over pairs of a token s and a position t, b_ts (a_t e_s)."""
         tokens, moved = rows.tokens, rows.outputs
         if weights is not None:
@@ -516,12 +520,14 @@ class Sum:
             part.drop(kept)
 
 
-Joined = Whole | Outer | Rows
+Joined = DenseGrad | OuterProductGrad | EmbeddingGrad
 
 
-def combine(contributions: Sequence[Contribution], whole: Piece, examples: int) -> Contribution:
+def combine(
+    contributions: Sequence[Contribution], whole: ParameterView, examples: int
+) -> Contribution:
     """Return all contributions to one parameter as one, since gradients add before norms do."""
-    joined: dict[tuple[Piece, type], Contribution] = {}
+    joined: dict[tuple[ParameterView, type], Contribution] = {}
     for each in contributions:
         key = each.piece, type(each)
         if key in joined and isinstance(each, Joined):

@@ -25,31 +25,31 @@ from privada.clipping.bounds import ByNorm, factors_in
 from privada.clipping.clips import THRESHOLD, Clipping
 from privada.clipping.contributions import (
     Contribution,
-    Outer,
-    Whole,
+    DenseGrad,
+    OuterProductGrad,
     combine,
     extremes,
 )
 from privada.clipping.dependence import Dependence
+from privada.clipping.example_layouts import FIRST, ExampleLayout, candidates
 from privada.clipping.labels import NOBODY, labels_of_rows
-from privada.clipping.layouts import FIRST, Layout, candidates
 from privada.clipping.leaves import leaves
 from privada.clipping.losses import Loss, example_losses
-from privada.clipping.memory import Memory
 from privada.clipping.norms import not_negative, spans
+from privada.clipping.parameter_views import ParameterView, Weights, apart
 from privada.clipping.per_layer import PerLayer
-from privada.clipping.pieces import Piece, Weights, apart
 from privada.clipping.recording import (
     HALF,
     Key,
     NotFollowed,
+    ParameterUse,
     Recorder,
-    Use,
     whole_contributions,
 )
 from privada.clipping.reference import PerExampleEngine
 from privada.clipping.rules import RULES
 from privada.clipping.rules.convolution import Patches
+from privada.clipping.workspace import Workspace
 from privada.core.errors import ModelError
 from privada.core.tensors import Parameters
 from privada.core.validation import positive
@@ -97,11 +97,11 @@ class OnePassEngine:
         self._names = [name for name, whole in self._wholes.items() if whole.size]
         self._starts = [self._wholes[name].offset for name in self._names]
         self._sizes = {self._wholes[name].offset: self._wholes[name].size for name in self._names}
-        self._layouts: dict[Key, Layout] = {}
+        self._layouts: dict[Key, ExampleLayout] = {}
         self.whole_modules: frozenset[str] = frozenset()
         self.half = False  # whether autocast makes numbers short
         self._weights: tuple[Tensor, int, Weights] | None = None
-        self._memory = Memory()
+        self._workspace = Workspace()
         self._by_itself = False
         self._modules: list[tuple[str, nn.Module]] = []
         width = self._find_layouts(example)
@@ -130,7 +130,7 @@ class OnePassEngine:
         twin._pieces = _pieces(model, parameters)
         names = {name for name, _ in self._modules}
         twin._modules = [(name, each) for name, each in model.named_modules() if name in names]
-        twin._weights, twin._memory, twin.half = None, Memory(), False
+        twin._weights, twin._workspace, twin.half = None, Workspace(), False
         return twin
 
     @contextmanager
@@ -150,7 +150,7 @@ class OnePassEngine:
     # ------------------------------------------------------------------ passes
 
     def _recorder(
-        self, examples: int, layouts: dict[Key, Layout], asking: bool = False
+        self, examples: int, layouts: dict[Key, ExampleLayout], asking: bool = False
     ) -> Recorder:
         whole = self.whole_modules
         modules = list(self.model.named_modules()) if asking else self._modules
@@ -178,13 +178,13 @@ class OnePassEngine:
         if hidden := self._parameters.names_of(leaves(losses)):
             raise NotFollowed(f"its loss uses the parameters {hidden} itself")
 
-    def _contributions(self, batch: Batch, memory: Memory) -> list[Contribution]:
+    def _contributions(self, batch: Batch, workspace: Workspace) -> list[Contribution]:
         """Return the contributions of the examples, those that fill up the batch at the end."""
         whole = batch if self.padding is None else self.padding.fill(batch)
         found = self._uncompacted(whole)
-        memory.renew()
+        workspace.renew()
         with torch.no_grad(), self._no_autocast():
-            return _compacted(found, memory)
+            return _compacted(found, workspace)
 
     def _padded_size(self, batch: Batch) -> int:
         return batch.size if self.padding is None else self.padding.size(batch.size)
@@ -240,7 +240,7 @@ class OnePassEngine:
                 found.append(combine(parts, self._wholes[name], examples))
         return found
 
-    def _owner(self, piece: Piece) -> str:
+    def _owner(self, piece: ParameterView) -> str:
         """Return the name of the parameter that a piece is part of."""
         return self._names[bisect_right(self._starts, piece.offset) - 1]
 
@@ -288,7 +288,7 @@ class OnePassEngine:
 
         for chunk in batch.chunks(self._chunk):
             try:
-                contributions = self._contributions(chunk, self._memory)
+                contributions = self._contributions(chunk, self._workspace)
             except NotFollowed:  # not as made-up examples did: one by one is always right
                 if self._by_itself:
                     raise
@@ -324,7 +324,7 @@ class OnePassEngine:
         """Yield the gradients of the examples as rows, some at a time."""
         for chunk in batch.chunks(self._chunk):
             try:
-                contributions = self._contributions(chunk, Memory())
+                contributions = self._contributions(chunk, Workspace())
             except NotFollowed:
                 if self._by_itself:
                     raise
@@ -356,7 +356,7 @@ class OnePassEngine:
         In a new total, parameters are written where they go; everything else starts from zero.
         """
 
-        def factors(piece: Piece) -> Tensor:
+        def factors(piece: ParameterView) -> Tensor:
             return kept if layers is None else kept[layers.block_of(piece.offset)]
 
         with torch.no_grad(), self._no_autocast():
@@ -368,7 +368,7 @@ class OnePassEngine:
                 for each in contributions:
                     piece = each.piece
                     alone = self._sizes.get(piece.offset) == piece.size
-                    if alone and isinstance(each, Outer | Whole):
+                    if alone and isinstance(each, OuterProductGrad | DenseGrad):
                         each.write_to(total, factors(piece))
                         written.add(piece.offset)
                     else:
@@ -469,7 +469,7 @@ class OnePassEngine:
 
         They are infinite where a gradient has to be made for its norm.
         """
-        contributions, size = self._contributions(batch, Memory()), self._padded_size(batch)
+        contributions, size = self._contributions(batch, Workspace()), self._padded_size(batch)
         found = [self._norms_and_plain(contributions, size, each)[0] for each in scalings]
         return [norms[: batch.size] for norms in found]
 
@@ -492,8 +492,8 @@ class OnePassEngine:
         all that belongs to the others. What no example owns is spread over them; a use that no
         rule knows, or that stays without an owner, makes its module run example by example.
         """
-        spread: dict[Key, Layout] = {}
-        otherwise: dict[Key, Layout] = {}
+        spread: dict[Key, ExampleLayout] = {}
+        otherwise: dict[Key, ExampleLayout] = {}
         with torch.no_grad():
             state = torch.get_rng_state()
             expected = call(self.model, example.inputs)
@@ -534,7 +534,7 @@ class OnePassEngine:
                 if use.lead is None or use.key in spread:
                     self._run_whole(recorder, use.stack, repr(use.key[0]))
                 else:
-                    ways = _ways_to_spread(use)
+                    ways = _ways_to_expand(use)
                     spread[use.key] = ways[0]
                     for way in ways[1:]:
                         otherwise[use.key] = way
@@ -594,7 +594,7 @@ class OnePassEngine:
         inner = {name for name in self.whole_modules if name.startswith(f"{around[-1]}.")}
         self.whole_modules = self.whole_modules - inner | {around[-1]}
 
-    def _with_one_less(self, example: Batch, spread: dict[Key, Layout]) -> Recorder | None:
+    def _with_one_less(self, example: Batch, spread: dict[Key, ExampleLayout]) -> Recorder | None:
         """Return what is recorded with one made-up example less, if two are left."""
         if example.size < 3:
             return None
@@ -605,7 +605,7 @@ class OnePassEngine:
     @staticmethod
     def _by_gradients(
         recorder: Recorder, losses: Tensor, fewer: Recorder | None
-    ) -> dict[Key, list[Layout]]:
+    ) -> dict[Key, list[ExampleLayout]]:
         """Return the layouts of each use in which an example's loss moves its own part alone.
 
         Whatever the gradients, the examples' dimension is one that shrinks with their number.
@@ -637,9 +637,9 @@ class OnePassEngine:
         self,
         recorder: Recorder,
         example: Batch,
-        spread: dict[Key, Layout],
+        spread: dict[Key, ExampleLayout],
         state: Tensor,
-        left: dict[Key, list[Layout]],
+        left: dict[Key, list[ExampleLayout]],
     ) -> None:
         """Where gradients vanish, keep the layouts in which an example's input moves its own part.
 
@@ -672,7 +672,9 @@ def _subtract_shift_(
             total[place].add_(shift[place], alpha=-weight)
 
 
-def _narrow(left: dict[Key, list[Layout]], use: Use, touched: Tensor, index: int) -> None:
+def _narrow(
+    left: dict[Key, list[ExampleLayout]], use: ParameterUse, touched: Tensor, index: int
+) -> None:
     """Keep the layouts of a use in which nothing but one example is touched."""
     kept = []
     for layout in left[use.key]:
@@ -688,9 +690,9 @@ def enlarged(example: Batch, size: int) -> Batch:
     return example.at(torch.arange(size) * example.size // size)
 
 
-def _ways_to_spread(use: Use) -> list[Layout]:
+def _ways_to_expand(use: ParameterUse) -> list[ExampleLayout]:
     """Return where copies for each example may go, the likelier place first."""
-    new, instead = Layout(spread="new"), Layout(spread="instead")
+    new, instead = ExampleLayout(expand="new"), ExampleLayout(expand="instead")
     if use.lead is None or use.lead[:1] != (1,):
         return [new]
     # (1, positions) is a batch of one, (1,) more likely one position
@@ -705,13 +707,13 @@ def _record_bytes(recorder: Recorder) -> int:
     return 4 * kept // recorder.examples
 
 
-def _pieces(model: nn.Module, parameters: Parameters) -> list[tuple[Tensor, str, Piece]]:
+def _pieces(model: nn.Module, parameters: Parameters) -> list[tuple[Tensor, str, ParameterView]]:
     named = dict(model.named_parameters(remove_duplicate=False))
-    pieces: list[tuple[Tensor, str, Piece]] = []
+    pieces: list[tuple[Tensor, str, ParameterView]] = []
     offset = 0
     for name, shape in zip(parameters.layout.names, parameters.layout.shapes, strict=True):
         stride = torch.empty(shape, device="meta").stride()
-        pieces.append((named[name], name, Piece(offset, tuple(shape), stride)))
+        pieces.append((named[name], name, ParameterView(offset, tuple(shape), stride)))
         offset += shape.numel()
     return pieces
 
@@ -723,13 +725,15 @@ def _shrinks(shape: torch.Size, fewer: torch.Size | None, dimension: int, size: 
     return shape[dimension] * (size - 1) == fewer[dimension] * size
 
 
-def _compacted(contributions: list[Contribution], memory: Memory) -> list[Contribution]:
+def _compacted(contributions: list[Contribution], workspace: Workspace) -> list[Contribution]:
     """Replace factors by gradients where that saves work, within the memory that factors take."""
-    room = sum(each.factor_size for each in contributions if isinstance(each, Outer | Patches))
+    room = sum(
+        each.factor_size for each in contributions if isinstance(each, OuterProductGrad | Patches)
+    )
     found = []
     for each in contributions:
-        if isinstance(each, Outer | Patches):
-            small = each.compact(room, memory)
+        if isinstance(each, OuterProductGrad | Patches):
+            small = each.compact(room, workspace)
             room -= 0 if small is each else small.factor_size
             each = small
         found.append(each)

@@ -29,9 +29,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 from torch.utils.checkpoint import CheckpointError
 
-from privada.clipping.contributions import Contribution, Whole
-from privada.clipping.layouts import FIRST, Layout
-from privada.clipping.pieces import Piece
+from privada.clipping.contributions import Contribution, DenseGrad
+from privada.clipping.example_layouts import FIRST, ExampleLayout
+from privada.clipping.parameter_views import ParameterView
 from privada.clipping.replacing import replaced
 
 Key = tuple[str, int]
@@ -190,14 +190,14 @@ def whole_precision(values: Tensor) -> Tensor:
 
 
 @dataclass(eq=False)
-class Use:
+class ParameterUse:
     """One operation on parameters: what it was given, and later the gradient of its output."""
 
     key: Key
     examples: int
-    layout: Layout | None
+    layout: ExampleLayout | None
     tail: int
-    build: Callable[["Use"], Iterable[Contribution]]
+    build: Callable[["ParameterUse"], Iterable[Contribution]]
     stack: tuple[str, ...] = ()
     shape: torch.Size = field(default_factory=torch.Size)
     lead: torch.Size | None = None  # of what can be spread over the examples
@@ -230,11 +230,11 @@ class Use:
         return list(self.build(self))
 
 
-class _Tap(torch.autograd.Function):
+class _CaptureGrad(torch.autograd.Function):
     """The identity; its backward pass notes the gradient."""
 
     @staticmethod
-    def forward(ctx: Any, anchor: Tensor, values: Tensor, use: Use) -> Tensor:
+    def forward(ctx: Any, anchor: Tensor, values: Tensor, use: ParameterUse) -> Tensor:
         ctx.use = use
         ctx.mark_dirty(values)
         return values
@@ -263,9 +263,9 @@ class Recorder(TorchFunctionMode):
     def __init__(
         self,
         modules: list[tuple[str, nn.Module]],
-        pieces: dict[int, tuple[str, Piece]],
+        pieces: dict[int, tuple[str, ParameterView]],
         rules: dict[Any, Rule],
-        layouts: dict[Key, Layout],
+        layouts: dict[Key, ExampleLayout],
         whole_modules: frozenset[str],
         examples: int,
         asking: bool = False,
@@ -279,10 +279,10 @@ class Recorder(TorchFunctionMode):
         self._counts: Counter[str] = Counter()
         self.examples = examples
         self.anchor = torch.zeros((), requires_grad=True)
-        self._edges: list[tuple[Use, GradientEdge]] = []
-        self.uses: list[Use] = []
+        self._edges: list[tuple[ParameterUse, GradientEdge]] = []
+        self.uses: list[ParameterUse] = []
         self.unknown: list[Unknown] = []
-        self.copies: list[tuple[Piece, Tensor]] = []
+        self.copies: list[tuple[ParameterView, Tensor]] = []
         self.stack: list[str] = []
         self.batched_modules: set[str] = set()
         self.packings: list[Any] = []
@@ -350,7 +350,10 @@ class Recorder(TorchFunctionMode):
         if base is not None and _is_view(value, base, self._pieces[id(base)][1]):
             name, piece = self._pieces[id(base)]
             offset = piece.offset + int(value.storage_offset() - base.storage_offset())
-            self._pieces[id(value)] = name, Piece(offset, tuple(value.shape), value.stride())
+            self._pieces[id(value)] = (
+                name,
+                ParameterView(offset, tuple(value.shape), value.stride()),
+            )
             self._views.append(value)
             return
         self.unknown.append(Unknown(name, _name_of(func), tuple(self.stack)))
@@ -383,7 +386,7 @@ class Recorder(TorchFunctionMode):
 
     # ------------------------------------------------------------------ noting
 
-    def piece(self, value: Any) -> Piece | None:
+    def piece(self, value: Any) -> ParameterView | None:
         """Return the piece that a tensor is, None if it is no trainable parameter."""
         found = self._pieces.get(id(value))
         return None if found is None else found[1]
@@ -393,8 +396,11 @@ class Recorder(TorchFunctionMode):
         return value.detach() if id(value) in self._pieces else value
 
     def use(
-        self, values: Iterable[Any], tail: int, build: Callable[[Use], Iterable[Contribution]]
-    ) -> Use:
+        self,
+        values: Iterable[Any],
+        tail: int,
+        build: Callable[[ParameterUse], Iterable[Contribution]],
+    ) -> ParameterUse:
         """Return a new use of the first parameter among `values`."""
         name = next(self._pieces[id(v)][0] for v in values if id(v) in self._pieces)
         key = name, self._counts[name]
@@ -404,11 +410,11 @@ class Recorder(TorchFunctionMode):
             layout = layout or FIRST
         elif layout is None and not self.asking:
             raise NotFollowed(f"{name!r} is used more often than on made-up examples")
-        use = Use(key, self.examples, layout, tail, build, tuple(self.stack))
+        use = ParameterUse(key, self.examples, layout, tail, build, tuple(self.stack))
         self.uses.append(use)
         return use
 
-    def tap(self, values: Tensor, use: Use) -> Tensor:
+    def capture_grad(self, values: Tensor, use: ParameterUse) -> Tensor:
         """Return values as they are; the gradient that comes back to them will be in `use`.
 
         Where autograd has a place for the gradient it is asked for it. What no gradient reaches yet
@@ -425,7 +431,7 @@ class Recorder(TorchFunctionMode):
             assert base is not None
             plain = base.is_contiguous() and values.is_contiguous()
             values = base if plain and base.numel() == values.numel() else values.clone()
-        tapped: Tensor = _Tap.apply(self.anchor, values, use)  # type: ignore[no-untyped-call]
+        tapped: Tensor = _CaptureGrad.apply(self.anchor, values, use)  # type: ignore[no-untyped-call]
         tapped = tapped if tapped.shape == use.shape else tapped.view(use.shape)
         if self.asking:
             use.output = tapped.detach().clone()
@@ -454,12 +460,12 @@ class Recorder(TorchFunctionMode):
             use.gradient = gradient
         return found[len(self._edges) :]
 
-    def spread(self, use: Use, values: Tensor, tail: int) -> Tensor:
+    def expand_per_example(self, use: ParameterUse, values: Tensor, tail: int) -> Tensor:
         """Return one copy of the values for each example, if no example owns them."""
         use.lead = values.shape[: values.ndim - tail]
-        if use.layout is None or not use.layout.spread:
+        if use.layout is None or not use.layout.expand:
             return values
-        if use.layout.spread == "instead":
+        if use.layout.expand == "instead":
             values = values[0]
         return values.expand(self.examples, *values.shape)
 
@@ -573,7 +579,7 @@ def _lifted(values: Any, in_dims: Any) -> Any:
     return tree_map(lambda _: next(lifted), values)
 
 
-def _is_view(value: Tensor, base: Tensor, piece: Piece) -> bool:
+def _is_view(value: Tensor, base: Tensor, piece: ParameterView) -> bool:
     """Return whether a tensor shares its base's memory and has each coordinate at most once."""
     if value.untyped_storage().data_ptr() != base.untyped_storage().data_ptr():
         return False
@@ -588,11 +594,11 @@ def _is_view(value: Tensor, base: Tensor, piece: Piece) -> bool:
 
 
 def whole_contributions(
-    copies: list[tuple[Piece, Tensor]], gradients: Iterable[Tensor | None]
+    copies: list[tuple[ParameterView, Tensor]], gradients: Iterable[Tensor | None]
 ) -> list[Contribution]:
     """Return the contributions of modules that ran example by example."""
     return [
-        Whole(piece, gradient)
+        DenseGrad(piece, gradient)
         for (piece, _), gradient in zip(copies, gradients, strict=True)
         if gradient is not None
     ]

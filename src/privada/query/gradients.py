@@ -102,7 +102,9 @@ class GradientQuery:
         if owners is not None:
             return Draw(rows, torch.from_numpy(owners))
         mechanism = self.mechanism
-        return Draw(rows, mechanism.clipping.deal(rows.size, mechanism.batch_size, self._rng))
+        return Draw(
+            rows, mechanism.clipping.assign_microbatches(rows.size, mechanism.batch_size, self._rng)
+        )
 
     def clipped_sum(self, drawn: Draw, scaling: FlatScaling, clip: float) -> ClippedSum:
         """Return the sum of the scaled gradients of a draw, each bounded by the clip norm."""
