@@ -25,9 +25,9 @@ from privada.clipping import (
     threshold,
 )
 from privada.clipping.bounds import Automatic, Threshold
-from privada.clipping.contributions import OuterProductGrad
 from privada.clipping.norms import lengths, rounding_of
 from privada.clipping.one_pass import OnePassEngine
+from privada.clipping.outer_products import OuterProductGrad
 from privada.clipping.parameter_views import ParameterView
 from privada.clipping.reference import PerExampleEngine
 from privada.core.errors import ArgumentError

@@ -9,8 +9,10 @@ from hypothesis import strategies as st
 from torch import nn
 
 from privada.clipping import norms
-from privada.clipping.contributions import DenseGrad, EmbeddingGrad, OuterProductGrad, Sum
+from privada.clipping.combining import Sum
+from privada.clipping.contributions import DenseGrad, EmbeddingGrad
 from privada.clipping.one_pass import OnePassEngine
+from privada.clipping.outer_products import OuterProductGrad
 from privada.clipping.parameter_views import ParameterView, Weights
 from privada.core.tensors import Parameters
 from privada.data.batch import Batch

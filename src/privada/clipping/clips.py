@@ -17,6 +17,7 @@ from torch import Tensor
 
 from privada.clipping.averages import averages
 from privada.clipping.bounds import Automatic, Bound, ByNorm, Threshold, whitened_norms
+from privada.clipping.layer_bounds import PerLayer, checked_shares
 from privada.clipping.norm_controls import (
     CONSTANT,
     Adaptive,
@@ -25,7 +26,6 @@ from privada.clipping.norm_controls import (
     State,
     checked_control,
 )
-from privada.clipping.per_layer import PerLayer, checked_shares
 from privada.clipping.projection import Ellipsoid
 from privada.core.deprecation import renamed
 from privada.core.errors import ArgumentError

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from privada.clipping.contributions import Contribution, DenseGrad, OuterProductGrad
+from privada.clipping.contributions import Contribution, DenseGrad
 from privada.clipping.norms import (
     CHUNK_BYTES,
     extreme,
@@ -18,6 +18,7 @@ from privada.clipping.norms import (
     weighted_squares,
     with_rounding,
 )
+from privada.clipping.outer_products import OuterProductGrad
 from privada.clipping.parameter_views import ParameterView, ViewWeights, Weights, weights_of
 from privada.clipping.recording import ParameterUse, Recorder, Rule
 from privada.clipping.workspace import Workspace

@@ -7,7 +7,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from privada.clipping.contributions import Contribution, DenseGrad, OuterProductGrad
+from privada.clipping.contributions import Contribution, DenseGrad
+from privada.clipping.outer_products import OuterProductGrad
 from privada.clipping.parameter_views import ParameterView
 from privada.clipping.recording import ParameterUse, Recorder, Rule
 from privada.clipping.rules.sparse import SparseOuter, sparse_linear
