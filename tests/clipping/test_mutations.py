@@ -382,7 +382,6 @@ BUGS = {
     "what is not finite is kept": changed(
         OnePassEngine, "_norms_and_plain", lambda found, *_: (found[0].nan_to_num(1.0, 1.0), None)
     ),
-    "huge factors are not looked for": instead(one_pass, "extremes", lambda found: None),
     "micro-batches with the sensitivity of records": instead(
         Clipping, "sensitivity", lambda self, clip: self.control.sensitivity(clip)
     ),
