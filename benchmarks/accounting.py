@@ -7,7 +7,8 @@ from dp_accounting import GaussianDpEvent, PoissonSampledDpEvent
 from dp_accounting.pld import PLDAccountant
 
 from benchmarks.measure import row
-from privada.accounting import accountants, epsilon_of, events, mixtures, pld
+from privada.accounting import epsilon_of, events, mixtures, pld
+from privada.accounting.accountants import costs
 
 
 def _seconds(run) -> float:
@@ -27,7 +28,7 @@ def _different(steps: int) -> dict[str, float]:
     schedule = {events.poisson(0.02, 0.4 * (20 + t) ** 0.25): 1 for t in range(steps)}
     with mock.patch.object(mixtures, "_MOST_EXACT", steps):
         as_they_are = _seconds(lambda: epsilon_of(schedule, 1e-5))
-    accountants._epsilon.cache_clear()
+    costs._epsilon.cache_clear()
     return {"one by one": as_they_are, "mixed": _seconds(lambda: epsilon_of(schedule, 1e-5))}
 
 

@@ -64,7 +64,7 @@ def adult() -> Data:
     table = tables.read(folder() / "adult.csv.gz")
     test = np.asarray(table.texts("split") == "test", dtype=bool)
     public = table.take(test)
-    schema = tables.draft(public, target="income", public=True)
+    schema = tables.infer_schema(public, target="income", public=True)
     train = tables.encode(table.take(~test), schema).data
     return Data(train, tables.encode(public, schema).data, "census records; income above 50,000")
 
@@ -251,11 +251,12 @@ def page(rows: list[dict[str, Any]]) -> str:
     return f"""# Defaults against tuned DP-SGD
 
 Written by `python -m benchmarks.defaults`. Test accuracy of linear models at epsilon {EPSILON:g},
-delta the largest power of ten not above n^-1.1; medians of {len(SEEDS)} seeds, the least and the
-most in brackets. All have the same batch size and number of epochs. DP-SGD chooses among {grid}:
-for nothing, by un-noised accuracy on a tenth of the private records, which is not private; or paid,
-all runs and scores within the one epsilon (`pv.selection.select`). The vocabularies of the texts
-were chosen from the texts themselves, and Adult's bounds and categories come from its test records.
+delta the largest power of ten not above n^-1.1; medians of {len(SEEDS)} seeds, minimum and maximum
+in brackets. All have the same batch size and number of epochs. DP-SGD chooses among {grid}: free of
+charge, by accuracy without noise on a tenth of the private records, which is not private; or
+charged, all runs and scores within the one epsilon (`pv.selection.select`). The vocabularies of the
+texts were chosen from the texts themselves, and Adult's bounds and categories come from its test
+records.
 
 {chr(10).join(lines)}
 """

@@ -16,14 +16,15 @@ import torch
 from torch import nn
 
 import privada as pv
-from privada.accounting import accountants, epsilon_of, events, pld, rdp
+from privada.accounting import epsilon_of, events, loss_grids, pld, rdp
+from privada.accounting.accountants import costs
 
 RATES = (1e-3, 1e-4, 1e-5, 1e-6)
 EPOCHS, DELTA, ROUNDS = 6, 1e-7, 3
 
 
 def _forget() -> None:
-    for module in (accountants, pld, rdp):
+    for module in (costs, loss_grids, pld, rdp):
         for kept in vars(module).values():
             if not isinstance(kept, type) and hasattr(kept, "cache_clear"):
                 kept.cache_clear()

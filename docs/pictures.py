@@ -320,7 +320,7 @@ class Seen:
     """What one update was given, and what it did."""
 
     release: pv.Release
-    move: pv.updates.Move
+    move: pv.updates.ParameterStep
     state: dict[str, Any]
 
 
@@ -337,7 +337,7 @@ class Watched(pv.methods.Method):
 
         def update(
             release: pv.Release, state: dict[str, Any], parameters: Parameters, lr: float
-        ) -> tuple[pv.updates.Move, dict[str, Any]]:
+        ) -> tuple[pv.updates.ParameterStep, dict[str, Any]]:
             move, after = parts.rule.update(release, state, parameters, lr)
             self.seen.append(Seen(release, move, after))
             return move, after

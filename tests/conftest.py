@@ -5,7 +5,7 @@ import os
 import torch
 from hypothesis import HealthCheck, settings
 
-from privada import fits
+from privada.scikit_learn import fit_registry
 
 # Nothing here is a test of time: machines are shared.
 settings.register_profile(
@@ -38,4 +38,4 @@ def pytest_runtest_setup(item):
     Torch's generator starts anew, and no rows were fitted yet.
     """
     torch.manual_seed(0)
-    fits.forget()
+    fit_registry.forget_fits()

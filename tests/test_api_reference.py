@@ -23,6 +23,7 @@ PACKAGES = (
     "privada.selection",
     "privada.tables",
     "privada.updates",
+    "privada.workflows",
 )
 DIRECTIVE = re.compile(r"^::: (\S+)$", re.MULTILINE)
 NAMED = Counter(

@@ -151,7 +151,8 @@ TAKEN = {
     **{
         name: {"None"}
         for name in ("tolerance", "power", "divisor", "alpha", "onto", "weight", "epochs",
-                     "population", "budget", "controller", "groups", "rows_per_unit")
+                     "population", "budget", "controller", "groups", "rows_per_unit", "executor",
+                     "noise")
     },
     **{name: {"beyond floats"} for name in ("plain", "dimensions", "every")},
     **{name: {"None", "beyond floats"} for name in ("freeze", "epoch", "microbatch", "seed")},

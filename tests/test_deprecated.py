@@ -19,10 +19,18 @@ RENAMED = [
     ("privada.geometry", "Shape", "privada.preconditioning", "Preconditioner"),
     ("privada.geometry", "Whitening", "privada.preconditioning", "FlatScaling"),
 ]
+# former names of a module that is still there: these are not in its __all__
+IN_PLACE = [
+    ("privada.updates", "Move", "privada.updates", "ParameterStep"),
+    ("privada.updates", "Rule", "privada.updates", "UpdateRule"),
+    ("privada.selection", "Affordable", "privada.selection", "BudgetPlan"),
+    ("privada.selection", "Random", "privada.selection", "RandomSpace"),
+    ("privada.selection", "Tried", "privada.selection", "CandidateResult"),
+]
 PRESENT = {module: place for module, _, place, _ in RENAMED}
 
 
-@pytest.mark.parametrize(("module", "former", "place", "now"), RENAMED)
+@pytest.mark.parametrize(("module", "former", "place", "now"), RENAMED + IN_PLACE)
 def test_a_former_name_is_the_present_one(module, former, place, now):
     with pytest.warns(
         DeprecationWarning, match=rf"{module}\.{former} is now called {place}\.{now}"
@@ -40,6 +48,14 @@ def test_a_former_module_has_no_other_names(module):
     present = set(getattr(importlib.import_module(PRESENT[module]), "__all__", ()))
     former = {former for where, former, *_ in RENAMED if where == module}
     assert former <= set(found.__all__) <= former | present
+    with pytest.raises(AttributeError, match="nothing"):
+        found.nothing  # noqa: B018
+
+
+@pytest.mark.parametrize("module", sorted({module for module, *_ in IN_PLACE}))
+def test_a_module_does_not_list_its_former_names(module):
+    found = importlib.import_module(module)
+    assert not {former for where, former, *_ in IN_PLACE if where == module} & set(found.__all__)
     with pytest.raises(AttributeError, match="nothing"):
         found.nothing  # noqa: B018
 
@@ -81,6 +97,47 @@ def test_a_former_argument_is_the_present_one(former, now, make):
         make(**{former: value, now: value})
 
 
+# a ledger's former methods and the present ones, each called with a label that is leased
+METHODS = [
+    ("hold", "lease", ()),
+    ("check_held", "check_lease", ("token",)),
+    ("while_held", "while_leased", ("token",)),
+    ("give", "publish", ("digest",)),
+    ("given", "published", ()),
+]
+
+
+@pytest.mark.parametrize(("former", "now", "arguments"), METHODS)
+def test_a_former_method_of_a_ledger_is_the_present_one(former, now, arguments, monkeypatch):
+    import privada as pv
+
+    called = []
+
+    def present(_, *given, **named):
+        called.append((given, [value for value in named.values() if value is not None]))
+        return "answer"
+
+    monkeypatch.setattr(pv.Ledger, now, present)
+    with pytest.warns(DeprecationWarning, match=rf"Ledger\.{former} is now called Ledger\.{now};"):
+        getattr(pv.Ledger(None), former)("label", *arguments)
+    assert called == [(("label", *arguments), [])]
+
+
+def test_the_former_argument_of_a_former_method_is_the_present_one():
+    import privada as pv
+
+    ledger = pv.Ledger(None)
+    token = ledger.lease("search")
+    with pytest.warns(DeprecationWarning, match=r"Ledger\.give"):
+        ledger.give("search", "1", held=("search", token))
+    assert ledger.published("search") == "1"
+    with (
+        pytest.warns(DeprecationWarning, match="give"),
+        pytest.raises(pv.LedgerError, match="taken over"),
+    ):
+        ledger.give("search", "1", held=("search", "another"))
+
+
 def test_the_former_ways_to_ask_a_trainer_work():
     trainer = privada.Trainer(
         torch.nn.Linear(2, 1),
@@ -110,3 +167,33 @@ def test_the_former_names_of_clippings_work():
         found = clipping.deal(6, 10, rng)
     expected = clipping.assign_microbatches(6, 10, SeededSource(0, "sampling"))
     assert torch.equal(found, expected)
+
+
+def test_the_final_parameters_of_a_rule_were_called_its_answer():
+    def mean(state):
+        return state["mean"]
+
+    sgd = updates.sgd()
+    with pytest.warns(DeprecationWarning, match="The argument answer of UpdateRule"):
+        rule = updates.UpdateRule(sgd.init, sgd.update, answer=mean)
+    assert rule.final_parameters is mean
+    with pytest.warns(DeprecationWarning, match=r"UpdateRule\.answer is now called"):
+        assert rule.answer is mean
+
+
+# module, former name, present name in the same module
+RENAMED_IN_PLACE = [
+    ("privada.tables", "Answers", "AnswerCache"),
+    ("privada.tables", "Queries", "QueryPlan"),
+    ("privada.tables", "draft", "infer_schema"),
+    ("privada.tables", "draft_types", "schema_template"),
+]
+
+
+@pytest.mark.parametrize(("module", "former", "now"), RENAMED_IN_PLACE)
+def test_a_name_that_is_renamed_in_place_still_works(module, former, now):
+    found = importlib.import_module(module)
+    with pytest.warns(DeprecationWarning, match=rf"{module}\.{former} is now called .*\.{now};"):
+        assert getattr(found, former) is getattr(found, now)
+    assert former not in found.__all__
+    assert now in found.__all__

@@ -1,1 +1,4 @@
-"""000: Private Adaptive Optimization with Side Information."""
+"""Li et al. (2022), Private Adaptive Optimization with Side Information.
+
+https://arxiv.org/abs/2202.05963
+"""

@@ -1,4 +1,4 @@
-"""000, Table 4: sentiment of film reviews, with token statistics from public reviews.
+"""Li et al. (2022), Table 4: sentiment of film reviews, with token statistics from public reviews.
 
     PRIVADA_DATA=folder python -m papers.adadps.imdb
 
@@ -129,8 +129,8 @@ units of the clip norm.
 
 {table(outcomes, "test error")}
 
-Median test accuracy: DP-SGD {shown["dp-sgd"]:.4f}, AdaDPS {shown["adadps"]:.4f}. The paper prints
-.63 and .80 for this epsilon, with micro-batches, for which it would be larger.
+Median test accuracy: DP-SGD {shown["dp-sgd"]:.4f}, AdaDPS {shown["adadps"]:.4f}. The paper reports
+0.63 and 0.80 for this epsilon, with micro-batches, for which the correct epsilon would be larger.
 """
     write(Path(__file__).parent, "imdb", words, {"test error": outcomes})
 

@@ -1,11 +1,11 @@
-"""000, Section 5.1.1: linear regression on sparse features, with and without their frequencies.
+"""Li et al. (2022), Section 5.1.1: linear regression, with and without features' frequencies.
 
     python -m papers.adadps.sparse_regression
 
-n 1000, d 500; features are 0 or 1, the first 50 with probability .9, the others .01; the true
-weights are .01 on the frequent and 1 on the rare ones; b 8, T 2250, sigma .7, clip norm .5. The
-settings that the text does not print are those of the authors' code. AdaDPS divides by 1 and .01,
-which are taken as known.
+n 1000, d 500; features are 0 or 1, the first 50 with probability 0.9, the others 0.01; the
+true weights are 0.01 on the frequent and 1 on the rare ones; b 8, T 2250, sigma 0.7, clip norm 0.5.
+Settings that the text does not give are those of the authors' code. AdaDPS divides by 1 and 0.01,
+which are assumed to be known.
 """
 
 from pathlib import Path
@@ -75,11 +75,11 @@ def main() -> None:
     }  # fmt: skip
     words = f"""# Sparse regression
 
-Linear regression, n 1000, d 500, batch 8, 2250 steps, noise multiplier .7, clip norm .5, from
-random first weights. Both methods cost the same: epsilon {epsilons["rdp"]:.3f} at delta 1e-3 by
+Linear regression, n 1000, d 500, batch 8, 2250 steps, noise multiplier 0.7, clip norm 0.5, from
+random initial weights. Both methods cost the same: epsilon {epsilons["rdp"]:.3f} at delta 1e-3 by
 RDP, as the paper prints, and {epsilons["pld"]:.3f} by privacy loss distributions. Learning rates
 were chosen from the same {len(RATES)} by the median loss over three seeds; the medians below are
-over ten others. The paper shows curves; its authors' settings are lr .1 and .2.
+over ten others. The paper shows curves; its authors' settings are lr 0.1 and 0.2.
 
 {table(outcomes, "training loss")}
 

@@ -1,1 +1,4 @@
-"""003: Adaptive Differentially Private Empirical Risk Minimization."""
+"""Wu et al. (2021), Adaptive Differentially Private Empirical Risk Minimization.
+
+https://arxiv.org/abs/2110.07435
+"""

@@ -1,10 +1,11 @@
-"""003, Remark 4.1: how much noise an adapted schedule saves, predicted and seen.
+"""Wu et al. (2021), Remark 4.1: how much noise an adapted schedule saves, predicted and measured.
 
     python -m papers.adp_sgd.quadratic
 
-With steps eta / b_t, b_t = sqrt(20 + t), t = 1 .. T, the noise in the answer is in proportion to
-M = sum (alpha_t / b_t)^2 sum 1 / alpha_t^2 at equal privacy: T sum 1/b_t^2 for DP-SGD, and
-(sum 1/b_t)^2 for alpha_t^2 = b_t. A quadratic so flat that nothing but noise moves shows it.
+With steps eta / b_t, b_t = sqrt(20 + t), t = 1 .. T, the noise in the final parameters is
+proportional to M = sum (alpha_t / b_t)^2 sum 1 / alpha_t^2 at equal privacy: T sum 1/b_t^2 for
+DP-SGD, and (sum 1/b_t)^2 for alpha_t^2 = b_t. A quadratic so flat that nothing but noise moves
+shows it.
 """
 
 import json
@@ -71,16 +72,17 @@ def main() -> None:
 
 M_dp / M_adp for b_t = sqrt(20 + t), t = 1 .. {STEPS:,}: {predicted():.4f} in closed form.
 
-Seen in a flat quadratic with {COORDINATES} coordinates, at epsilon 1 and delta 1e-5 by privacy loss
-distributions, as the ratio of the variances of the answers (medians over {SEEDS} pairs of runs):
+Measured on a flat quadratic with {COORDINATES} coordinates, at epsilon 1 and delta 1e-5 by privacy
+loss distributions, as the ratio of the variances of the final parameters (medians over {SEEDS}
+pairs of runs):
 
-| sampling rate | steps | predicted | seen |
+| sampling rate | steps | predicted | measured |
 |---:|---:|---:|---:|
 | 1 | {STEPS:,} | {predicted():.4f} | {whole:.3f} |
 | 0.1 | 2,000 | {predicted(2_000):.4f} | {sampled:.3f} |
 
 Without sampling, tight accounting of Gaussians is a sum of 1 / sigma_t^2, as in the prediction.
-With sampling it is so only where every multiplier is large.
+With sampling this holds only where every multiplier is large.
 """
     folder = Path(__file__).parent
     (folder / "quadratic.md").write_text(words)

@@ -1,4 +1,4 @@
-"""001, Section 4.1 and Theorem 3: how learning rate and clip norm depend on each other.
+"""Mohapatra et al. (2022), Section 4.1 and Theorem 3: how learning rate and clip norm interact.
 
     python -m papers.honest-selection.coupling
 
@@ -134,16 +134,17 @@ def main() -> None:
 
 A linear classifier on {TRAINED:,} of scikit-learn's digits: {STEPS} steps, expected batch size
 {BATCH_SIZE} (Poisson), noise multiplier {NOISE:g}, {SEEDS} seeds for each pair of learning rate and
-clip norm. Scores are of the other {1797 - TRAINED} digits, which stand for public records: the mean
-cross entropy, each record's cut off at {BOUND:g}, and the accuracy of the same models. The noise is
-seeded, so that nothing here is a private release. By itself, looking at all models costs an epsilon
-of {prices}, at delta {DELTA:g}.
+clip norm. Scores are of the other {1797 - TRAINED} digits, which are treated as public records: the
+mean cross entropy, each record's cut off at {BOUND:g}, and the accuracy of the same models. The
+noise is seeded, so that nothing here is a private release. Releasing all models would cost an
+epsilon of {prices}, at delta {DELTA:g}.
 
-001 has a best learning rate in proportion to 1 / clip for DP-SGD (Theorem 2: a bound for a convex
-and smooth loss, whose gradient is clipped as a whole), a slope of -1 on logarithmic scales; and no
-need for another learning rate for DPAdam, a slope of 0. Both are exact where every gradient is
-clipped. At the first weights, gradients here have norms of 2.9 to 4.7: with clip
-norms up to {CLIPPED:g} all are clipped at the start, and fewer as the model learns.
+For DP-SGD, [Mohapatra et al. (2022)](https://arxiv.org/abs/2111.04906) predict a best learning rate
+in proportion to 1 / clip, a slope of -1 on logarithmic scales (Theorem 2: a bound for a convex and
+smooth loss, whose gradient is clipped as a whole); for DPAdam, the same learning rate for all clip
+norms, a slope of 0. Both are exact where every gradient is clipped. At the initial weights,
+gradients here have norms of 2.9 to 4.7: with clip norms up to {CLIPPED:g} all are clipped at the
+start, and fewer as the model learns.
 
 | method | score | clip norms | slope of the means | slopes of single seeds |
 |---|---|---|---:|---:|
@@ -154,26 +155,24 @@ the parabola through the best mean score and its neighbours, on a grid of powers
 
 {bests(losses)}
 
-So the claim is seen, most clearly in the loss. The accuracy changes by a few points only when its
-best learning rate is halved or doubled, and its slopes are that much less certain. Two things that
-slopes do not say. The clip norm itself matters to both methods: beyond the norms of the gradients
-it adds noise and nothing else, and no learning rate makes up for that. And that DPAdam's best
-learning rate stays where it is does not say where: here it is about 0.1. At 001's default of 0.001,
-{STEPS} steps do not get far, to a loss of {default:.2f} at best.
+The measurements confirm the claim, most clearly for the loss. The accuracy changes by only a few
+percentage points when its best learning rate is halved or doubled, so its slopes are less certain.
+The slopes do not show two things. The clip norm itself matters to both methods: above the norms of
+the gradients it only adds noise, and no learning rate compensates for that. And that the best
+learning rate of DPAdam is constant does not say what it is: here it is about 0.1. At their default
+of 0.001, {STEPS} steps are too few: the loss is {default:.2f} at best.
 
 ![DP-SGD](coupling_dp_sgd.svg)
 ![DPAdam](coupling_dp_adam.svg)
 
 ## The step size of DPAdam
 
-{sizes.steps[-1]:,} steps with the same noise of
-{sizes.method}.
-Theorem 3 has lr / (sqrt(v) + eps) go to lr / (sigma C / B + eps) = {limit:.4g} where gradients
-vanish beside the noise. At the last step the median over coordinates is {sizes.ratio:.3f} of that,
-and nine in ten coordinates are between {low:.3f} and {high:.3f} of it. Noise alone would have them
-between {noise_low:.3f} and {noise_high:.3f}, however long the run: the second moment forgets, so
-it stays around its limit and does not settle there. What is left of the gradients makes the steps a
-little shorter.
+{sizes.steps[-1]:,} steps with the same noise of {sizes.method}. By Theorem 3, lr / (sqrt(v) + eps)
+converges to lr / (sigma C / B + eps) = {limit:.4g} where gradients vanish compared with the noise.
+At the last step the median over coordinates is {sizes.ratio:.3f} of that, and nine in ten
+coordinates are between {low:.3f} and {high:.3f} of it. With noise alone they would be between
+{noise_low:.3f} and {noise_high:.3f}, however long the run: the second moment has a finite memory,
+so it fluctuates around its limit. The remaining gradients make the steps slightly shorter.
 
 ![step sizes](coupling_step_sizes.svg)
 """

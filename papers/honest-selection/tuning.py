@@ -1,4 +1,4 @@
-"""001, Section 5: four clip norms for DPAdam against forty pairs for DP-SGD, at one total budget.
+"""Mohapatra et al. (2022), Section 5: 4 clip norms for DPAdam, 40 pairs for DP-SGD, one budget.
 
     PRIVADA_DATA=folder python -m papers.honest-selection.tuning
 
@@ -191,25 +191,25 @@ def page(rows: list[dict[str, Any]]) -> str:
     return f"""# Four clip norms or forty pairs, at one total budget
 
 Logistic regression, lots of {LOT}, {STEPS:,} steps. Each search, with its scores, is within epsilon
-{BUDGET.epsilon:g} at delta {BUDGET.delta:g}; the way is the one that needs the least noise. A share
-of {APART:g} of the training records is set apart for scores, which have noise too. DPAdam and
-DPAdamWOSM choose among the clip norms {", ".join(map(str, CLIPS))},
-at the learning rate .001, as in the paper; DP-SGD among these and the rates
-{", ".join(f"{rate:g}" for rate in RATES)}; the last method among the four clip norms at the
-rate that Privada takes by itself, {defaults.learning_rate(STEPS):g}: .3 over the root of the
-number of steps. Where the way is
-random, so many runs are expected as there are candidates, drawn with replacement. Accuracies are
-of the released models on the test records; seconds are those of the search on two cores that did
-other work as well. Noise and sampling are seeded, so that the figures can be had again.
+{BUDGET.epsilon:g} at delta {BUDGET.delta:g}; the way of choosing is the one that needs the least
+noise. A share of {APART:g} of the training records is held out for scores, which have noise too.
+DPAdam and DPAdamWOSM choose among the clip norms {", ".join(map(str, CLIPS))}, at the learning rate
+0.001, as in the paper; DP-SGD among these and the rates {", ".join(f"{rate:g}" for rate in RATES)};
+the last method among the four clip norms at the rate that Privada suggests,
+{defaults.learning_rate(STEPS):g}: 0.3 over the root of the number of steps. Where the number of
+runs is random, its expectation is the number of candidates, which are drawn with replacement.
+Accuracies are those of the released models on the test records; seconds are those of the search on
+two cores that did other work as well. Noise and sampling are seeded, so that the figures can be
+reproduced.
 
 {chr(10).join(lines)}
 
-Forty candidates need {_more_noise(rows):.2f} times the noise of four here, by the way that costs
-least; by composition it would be about three times. So little is lost by a wide grid, and DP-SGD's
-is wide enough to have good settings, while 2,500 steps at the rate .001 are few for DPAdam on these
-features.
+Forty candidates need {_more_noise(rows):.2f} times the noise of four here, by the cheapest way of
+choosing; by composition it would be about three times. So a wide grid costs little, and that of
+DP-SGD is wide enough to contain good settings, while 2,500 steps at the learning rate 0.001 are few
+for DPAdam on these features.
 
-The paper compares at equal noise instead, and prints the epsilons: 1.91 and 1.14 for four runs of
+The paper compares at equal noise instead, and reports the epsilons: 1.91 and 1.14 for four runs of
 DPAdam on Adult and MNIST, 5.01 and 3.01 for forty of DP-SGD. Its scores are not private.
 """
 

@@ -1,11 +1,12 @@
-"""004, Section 6.1: absolute regression with coordinates of very different sizes.
+"""Asi et al. (2021), Section 6.1: absolute regression with coordinates of very different sizes.
 
     python -m papers.pagan.absolute_regression
 
 f(x) = (1/n) sum |<a_i, x> - b_i| with n 5000, d 100, a_i ~ N(0, diag(sigma)^2), sigma_j = j^(-3/2),
-b_i = <a_i, x*> + Laplace(.01), x* in {-1, 1}^d; batch 70, 2000 steps, delta 1e-5, the box [-1, 1]^d
-from 0. The text leaves open the number of steps, delta, the feasible set and the threshold; these
-are our readings. The subgradient's second moments are sigma_j^2 exactly, and are taken as known.
+b_i = <a_i, x*> + Laplace(0.01), x* in {-1, 1}^d; batch 70, 2000 steps, delta 1e-5, the box [-1,
+1]^d from 0. The text leaves open the number of steps, delta, the feasible set and the threshold;
+these are our readings. The subgradient's second moments are sigma_j^2 exactly, and are assumed to
+be known.
 """
 
 from pathlib import Path
@@ -81,11 +82,11 @@ def main() -> None:
     words = f"""# Absolute regression
 
 n 5000, d 100, sigma_j = j^(-3/2), batch 70, 2000 steps, delta 1e-5, Poisson sampling, noise
-calibrated by privacy loss distributions. Learning rate (seven; the paper's end at 1, which is too
-little for SGD) and clip norm (four) were chosen alike for all methods by the median over two seeds;
-the medians below are over ten others, each with data of its own, at the last point, as the paper
-plots them. Private SGD and private AdaGrad are Algorithms 1 and 2 in a ball. At the truth the loss
-is .0100.
+calibrated by privacy loss distributions. The learning rate (of seven; those of the paper end at 1,
+which is too small for SGD) and the clip norm (of four) were chosen in the same way for all methods,
+by the median over two seeds. The medians below are over ten other seeds, each with its own data, at
+the last iterate, as in the paper. Private SGD and private AdaGrad are Algorithms 1 and 2 in a ball.
+The loss of the true parameters is 0.0100.
 
 {chr(10).join(parts)}"""
     write(Path(__file__).parent, "absolute_regression", words, figures)

@@ -6,7 +6,7 @@ The names below load what they need when they are first used.
 import importlib
 from typing import TYPE_CHECKING, Any
 
-__version__ = "0.1.0"
+from privada.core.version import __version__ as __version__
 
 _MODULES = (
     "accounting",
@@ -23,6 +23,7 @@ _MODULES = (
     "selection",
     "tables",
     "updates",
+    "workflows",
 )
 _NAMES = {
     "Budget": "privada.accounting",
@@ -33,12 +34,12 @@ _NAMES = {
     "Receipt": "privada.core.receipts",
     "Release": "privada.core.values",
     "GradientQuery": "privada.query.gradients",
-    "PrivateClassifier": "privada.estimators",
-    "PrivateImputer": "privada.preprocessing",
+    "PrivateClassifier": "privada.scikit_learn.classifier",
+    "PrivateImputer": "privada.scikit_learn.imputer",
     "PrivateLoop": "privada.train.loop",
-    "PrivateRegressor": "privada.estimators",
-    "PrivateScaler": "privada.preprocessing",
-    "PrivateVectorizer": "privada.preprocessing",
+    "PrivateRegressor": "privada.scikit_learn.regressor",
+    "PrivateScaler": "privada.scikit_learn.scaler",
+    "PrivateVectorizer": "privada.scikit_learn.vectorizer",
     "Trainer": "privada.train.trainer",
     "adas": "privada.train.public_training",
     "pad_to": "privada.data",
@@ -68,6 +69,7 @@ if TYPE_CHECKING:
         selection,
         tables,
         updates,
+        workflows,
     )
     from privada import (
         geometry as geometry,
@@ -88,9 +90,12 @@ if TYPE_CHECKING:
     from privada.core.receipts import Receipt
     from privada.core.values import ClippedSum, Release
     from privada.data import pad_to
-    from privada.estimators import PrivateClassifier, PrivateRegressor
-    from privada.preprocessing import PrivateImputer, PrivateScaler, PrivateVectorizer
     from privada.query.gradients import GradientQuery
+    from privada.scikit_learn.classifier import PrivateClassifier
+    from privada.scikit_learn.imputer import PrivateImputer
+    from privada.scikit_learn.regressor import PrivateRegressor
+    from privada.scikit_learn.scaler import PrivateScaler
+    from privada.scikit_learn.vectorizer import PrivateVectorizer
     from privada.train.loop import PrivateLoop
     from privada.train.public_training import adas, warm_start
     from privada.train.trainer import Trainer
@@ -135,6 +140,7 @@ __all__ = [
     "tables",
     "updates",
     "warm_start",
+    "workflows",
 ]
 
 _FORMER = {"Gate": "GradientQuery"}

@@ -20,7 +20,7 @@ _PUBLIC_BATCH = 256
 
 
 def batch_size(records: int) -> int:
-    """Return about five times the root of the number of records, as a power of two.
+    """Return a default batch size: about 5 sqrt(records), as a power of two.
 
     With some thirty epochs, the noise of a run is then close to the least that any batch size has.
 
@@ -129,8 +129,9 @@ def settings(
         >>> defaults.settings(60_000).method.describe()
         'dp-adam-wosm (clip=0.5, lr=0.01431 falling to 0 over 1,758 steps, beta1=0.9, eps=1e-08)'
 
-    Reference: The Role of Adaptive Optimizers for Honest Private Hyperparameter Selection (001),
-    Section 6, for a method whose step size follows from the noise.
+    Reference: Mohapatra et al. (2022), The Role of Adaptive Optimizers for Honest Private
+    Hyperparameter Selection, arXiv 2111.04906, Section 6, for a method whose step size follows from
+    the noise.
     """
     size = float(batch_size(records)) if batch is None else positive("batch_size", batch)
     length = EPOCHS if epochs is None else positive("epochs", epochs)

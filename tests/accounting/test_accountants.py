@@ -16,7 +16,6 @@ from hypothesis import strategies as st
 
 from privada.accounting import (
     ACCOUNTANTS,
-    accountants,
     epsilon,
     epsilon_of,
     events,
@@ -24,7 +23,8 @@ from privada.accounting import (
     pld,
     rdp,
 )
-from privada.accounting.mixtures import Mechanism
+from privada.accounting.accountants import costs, loss_distributions, renyi, sampled_gaussians
+from privada.accounting.mixtures import SampledGaussian
 from privada.core.errors import ArgumentError, EventError
 from tests.forks import PATIENCE
 from tests.oracles import hockey_stick
@@ -152,7 +152,7 @@ def test_thousands_of_fixed_size_multipliers_are_grouped_and_rounded_down(accoun
 
 
 mixed = st.dictionaries(
-    st.builds(Mechanism, st.floats(1e-3, 1), st.floats(0.3, 30)),
+    st.builds(SampledGaussian, st.floats(1e-3, 1), st.floats(0.3, 30)),
     st.integers(1, 1000),
     min_size=2,
     max_size=60,
@@ -162,7 +162,7 @@ mixed = st.dictionaries(
 @given(counts=mixed, groups=st.integers(1, 40))
 @settings(max_examples=200, deadline=None)
 def test_every_group_stands_for_steps_that_cost_no_more(counts, groups):
-    grouped = accountants._grouped(counts, groups)
+    grouped = sampled_gaussians.grouped(counts, groups)
     assert sum(grouped.values()) == sum(counts.values())
     for corner in counts:
         at_least = [
@@ -181,10 +181,13 @@ def test_every_group_stands_for_steps_that_cost_no_more(counts, groups):
 def test_grouping_never_under_charges(sigmas, rates, steps):
     plan = {events.poisson(q, s): steps for q, s in zip(rates, sigmas, strict=True)}
     ungrouped = {name: epsilon_of(plan, 1e-5, name) for name in ACCOUNTANTS}
-    accountants._epsilon.cache_clear()
-    with mock.patch.dict(accountants._MOST_DISTINCT, dict.fromkeys(ACCOUNTANTS, 3)):
+    costs._epsilon.cache_clear()
+    with (
+        mock.patch.object(loss_distributions, "_MOST_DISTINCT", 3),
+        mock.patch.object(renyi, "_MOST_DISTINCT", 3),
+    ):
         grouped = {name: epsilon_of(plan, 1e-5, name) for name in ACCOUNTANTS}
-    accountants._epsilon.cache_clear()
+    costs._epsilon.cache_clear()
     assert grouped["pld"] >= ungrouped["pld"] * (1 - 1e-4)
     assert grouped["rdp"] >= ungrouped["rdp"]
     assert grouped["moments"] >= ungrouped["moments"]
@@ -193,12 +196,14 @@ def test_grouping_never_under_charges(sigmas, rates, steps):
 def test_grouping_is_tried_by_the_property_above():
     plan = {events.poisson(0.01 + k / 1e4, 1 + k / 10): 1 for k in range(30)}
     with (
-        mock.patch.dict(accountants._MOST_DISTINCT, {"pld": 3}),
-        mock.patch.object(accountants, "_grouped", wraps=accountants._grouped) as grouped,
+        mock.patch.object(loss_distributions, "_MOST_DISTINCT", 3),
+        mock.patch.object(
+            loss_distributions, "grouped", wraps=loss_distributions.grouped
+        ) as grouped,
     ):
-        accountants._epsilon.cache_clear()
+        costs._epsilon.cache_clear()
         epsilon_of(plan, 1e-5)
-    accountants._epsilon.cache_clear()
+    costs._epsilon.cache_clear()
     assert grouped.call_count > 1
 
 

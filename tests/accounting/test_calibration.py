@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 
 from privada.accounting import (
     ACCOUNTANTS,
-    accountants,
     batch_size,
     calibration,
     epsilon,
@@ -22,6 +21,7 @@ from privada.accounting import (
     pld,
     steps,
 )
+from privada.accounting.accountants import costs
 from privada.accounting.calibration import plan
 from privada.core.errors import ArgumentError
 
@@ -125,7 +125,7 @@ def test_calibrated_noise_stays_affordable_in_another_process():
         for count in asked_before:
             pld.epsilon({(0.01, sigma): count}, 1e-5)
         assert pld.epsilon({(0.01, sigma): 1000}, 1e-5)[0] <= 1.0
-        accountants._epsilon.cache_clear()
+        costs._epsilon.cache_clear()
         again = noise_multiplier(epsilon=1.0, delta=1e-5, sampling_rate=0.01, steps=1000)
         assert again == sigma
 

@@ -1,4 +1,4 @@
-"""The composition bounds of 003 against their formulas in mpmath."""
+"""The composition bounds of Wu et al. (2021) against their formulas in mpmath."""
 
 import math
 
@@ -16,7 +16,7 @@ tiny = st.floats(1e-20, 1e-3)
 
 
 def lemma(epsilons, deltas, slack):
-    """003, Lemma 2.2."""
+    """Wu et al. (2021), Lemma 2.2."""
     with mp.workdps(60):
         eps = [mp.mpf(e) for e in epsilons]
         spread = mp.sqrt(2 * mp.log(1 / mp.mpf(slack)) * mp.fsum(e**2 for e in eps))

@@ -10,8 +10,8 @@ from scipy.signal import fftconvolve
 from scipy.stats import norm
 
 import privada as pv
-from privada.accounting import epsilon_of, events, pld
-from privada.accounting.mixtures import Mechanism
+from privada.accounting import epsilon_of, events, loss_grids, pld
+from privada.accounting.mixtures import SampledGaussian
 
 
 def amplified_delta(epsilon, rate, sigma):
@@ -28,7 +28,7 @@ def test_one_step_has_the_curve_of_the_amplification_theorem(rate, sigma):
         delta = amplified_delta(epsilon, rate, sigma)
         if delta < 1e-9:
             continue
-        found, _ = pld.epsilon({Mechanism(rate, sigma, True): 1}, delta)
+        found, _ = pld.epsilon({SampledGaussian(rate, sigma, True): 1}, delta)
         assert epsilon <= found * (1 + 1e-12)
         assert found == pytest.approx(epsilon, rel=2e-3)
 
@@ -65,7 +65,7 @@ def test_no_real_instance_exceeds_the_composed_curve(sigma, steps, others):
 
 
 def test_the_instance_oracle_would_notice_a_multiplier_that_is_not_halved():
-    wrong, _ = pld.epsilon({Mechanism(0.5, 2.0, True): 4}, 1e-3)
+    wrong, _ = pld.epsilon({SampledGaussian(0.5, 2.0, True): 4}, 1e-3)
     assert instance_delta(wrong, 2.0, 4, 0.0) > 1e-3
 
 
@@ -86,7 +86,7 @@ def test_the_whole_batch_is_a_gaussian_of_half_the_noise():
 
 
 def test_the_loss_distribution_is_its_own_dual():
-    removing, adding = pld._loss_grids(Mechanism(0.2, 1.5, True), 1e-3)
+    removing, adding = loss_grids.loss_grids(SampledGaussian(0.2, 1.5, True), 1e-3)
     assert removing is adding
     size = removing.probabilities.size
     assert removing.lowest == -(size // 2)

@@ -8,8 +8,9 @@ from dp_accounting import get_epsilon_gaussian
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from privada.accounting import accountants, epsilon_of, events, inversion, pld
-from privada.accounting.mixtures import Mechanism, parts_of
+from privada.accounting import epsilon_of, events, inversion, loss_grids, moment_functions, pld
+from privada.accounting.accountants import loss_distributions
+from privada.accounting.mixtures import SampledGaussian, mixtures_of
 from tests.oracles import hockey_stick, lower_bound
 
 Long = np.longdouble
@@ -112,7 +113,7 @@ def test_the_bound_from_below_notices_a_little_more_noise():
 @pytest.mark.parametrize("total", [0.2, 1.0, 5.0])
 @pytest.mark.parametrize("steps", [1, 1000, 10_000_000])
 def test_gaussian_steps_compose_to_the_closed_form(steps, total, delta):
-    found = inversion.epsilon({Mechanism(1.0, total * math.sqrt(steps)): steps}, delta)
+    found = inversion.epsilon({SampledGaussian(1.0, total * math.sqrt(steps)): steps}, delta)
     exact = hockey_stick.gaussian_epsilon(total, delta)
     assert exact <= found <= exact * 1.002
 
@@ -120,7 +121,7 @@ def test_gaussian_steps_compose_to_the_closed_form(steps, total, delta):
 def test_a_tiny_delta_of_one_step_that_is_hardly_ever_sampled():
     rate, sigma, delta = 1e-9, 0.5, 5.1088411413971337e-73
     exact = hockey_stick.epsilon_at(lambda e: hockey_stick.delta(e, rate, sigma, 0), delta)
-    assert exact <= inversion.epsilon({Mechanism(rate, sigma): 1}, delta) <= exact * 1.2
+    assert exact <= inversion.epsilon({SampledGaussian(rate, sigma): 1}, delta) <= exact * 1.2
 
 
 @pytest.mark.parametrize(
@@ -133,7 +134,7 @@ def test_one_step_costs_what_the_definition_says(rate, sigma, share):
         hockey_stick.epsilon_at(lambda e, d=d: hockey_stick.delta(e, rate, sigma, d), delta)
         for d in DIRECTIONS
     )
-    found = inversion.epsilon({Mechanism(rate, sigma): 1}, delta)
+    found = inversion.epsilon({SampledGaussian(rate, sigma): 1}, delta)
     assert exact <= found <= exact * 1.005
 
 
@@ -148,7 +149,7 @@ def test_one_step_costs_what_the_definition_says(rate, sigma, share):
 )
 @pytest.mark.parametrize("replacing", [False, True])
 def test_the_grid_says_the_same(rate, sigma, steps, delta, replacing):
-    counts = {Mechanism(rate, sigma, replacing): steps}
+    counts = {SampledGaussian(rate, sigma, replacing): steps}
     assert inversion.epsilon(counts, delta) == pytest.approx(
         pld.epsilon(counts, delta)[0], rel=2e-3
     )
@@ -172,7 +173,7 @@ def test_replacing_a_record_costs_no_less_than_removing_one_with_half_the_noise(
 @pytest.mark.parametrize("rate", [1.0, 0.3, 1e-3, 1e-6])
 def test_knots_that_multipliers_share_are_above_the_curve_of_each(rate, direction):
     sigmas = [0.3, 0.5, 2.0, 20.0]
-    values, logs, infinite = inversion._losses(rate, False, sigmas, 8.0, direction)
+    values, logs, infinite = moment_functions.losses_at(rate, False, sigmas, 8.0, direction)
     order = np.argsort(values)
     sign = 1 - 2 * direction
     for sigma, row, beyond in zip(sigmas, np.exp(logs)[:, order], infinite, strict=True):
@@ -182,7 +183,7 @@ def test_knots_that_multipliers_share_are_above_the_curve_of_each(rate, directio
             above = values[order] > epsilon
             finite = row[above] @ -np.expm1(epsilon - values[order][above])
             true = float(hockey_stick.delta(epsilon, rate, sigma, direction))
-            assert finite + beyond >= true * (1 - pld.GRID_ERROR_EACH)
+            assert finite + beyond >= true * (1 - loss_grids.GRID_ERROR_EACH)
             assert finite + beyond <= true * 1.01 + 1e-15
 
 
@@ -194,7 +195,7 @@ def test_averages_are_those_of_the_definition(rows, count):
     weights = rng.random((rows, values.size))
     weights /= weights.sum(axis=1, keepdims=True)
     spacing = 5.0 / count / float(np.abs(values).mean())
-    found = inversion._averages(values, weights, spacing, count)
+    found = moment_functions.averages(values, weights, spacing, count)
     assert found.shape == (count + 1, rows)
     half = np.outer(np.arange(count + 1) * Long(spacing), values.astype(Long)) / 2
     sine = np.sin(half)
@@ -217,10 +218,10 @@ def test_averages_are_those_of_the_definition(rows, count):
 def test_no_line_gives_less_than_the_closed_form(
     total, steps, epsilon, tilt, width, count, variance
 ):
-    parts = parts_of({Mechanism(1.0, total * math.sqrt(steps)): steps})
+    parts = mixtures_of({SampledGaussian(1.0, total * math.sqrt(steps)): steps})
     sigmas = [parts[0].near.sigma]
-    losses = {(1.0, False): inversion._losses(1.0, False, sigmas, 9.0, 0)}
-    line = inversion._Inversion(inversion._Composition(parts, losses), 1e-5)
+    losses = {(1.0, False): moment_functions.losses_at(1.0, False, sigmas, 9.0, 0)}
+    line = inversion._Inversion(moment_functions.Composition(parts, losses), 1e-5)
     bound = line._along(tilt, 2 * math.pi / width, count, variance)
     assert bound.delta(epsilon) >= float(hockey_stick.delta(epsilon, 1.0, total, 0)) * (1 - 1e-9)
 
@@ -261,9 +262,9 @@ def summed(losses, steps, bound, variance, epsilon):
 def test_what_is_charged_for_rounding_covers_it(
     rate, sigma, steps, epsilon, tilt, width, count, variance
 ):
-    losses = inversion._losses(rate, False, [sigma], 8.0, 0)
-    composition = inversion._Composition(
-        parts_of({Mechanism(rate, sigma): steps}), {(rate, False): losses}
+    losses = moment_functions.losses_at(rate, False, [sigma], 8.0, 0)
+    composition = moment_functions.Composition(
+        mixtures_of({SampledGaussian(rate, sigma): steps}), {(rate, False): losses}
     )
     line = inversion._Inversion(composition, 1e-5)
     bound = line._along(tilt, 2 * math.pi / width, count, variance)
@@ -271,10 +272,10 @@ def test_what_is_charged_for_rounding_covers_it(
     last = float(bound.points[-1].imag)
     largest = math.exp(bound.logs[0].real - tilt * epsilon)
     cut = largest * math.exp(-variance * last**2 / 2) / (math.pi * last)
-    finite = bound.delta(epsilon) / bound.raised - bound.infinite - cut
+    finite = bound.delta(epsilon) / bound.round_up - bound.infinite - cut
     charged = largest * (bound.besides + bound.besides_each * epsilon) - cut
     # a third of what is charged is enough, so there is something in hand
-    assert finite - charged + (charged + (bound.raised - 1) * finite) / 3 >= exact
+    assert finite - charged + (charged + (bound.round_up - 1) * finite) / 3 >= exact
     assert finite <= exact * (1 + 1e-6) + 2 * charged
 
 
@@ -286,20 +287,20 @@ def test_what_is_charged_for_rounding_covers_it(
 )
 @settings(max_examples=15, deadline=None)
 def test_more_of_anything_never_costs_less_beyond_what_is_left_open(rate, sigma, steps, delta):
-    here = inversion.epsilon({Mechanism(rate, sigma): steps}, delta)
+    here = inversion.epsilon({SampledGaussian(rate, sigma): steps}, delta)
     for dearer in (
-        inversion.epsilon({Mechanism(rate, sigma): steps + math.ceil(0.01 * steps)}, delta),
-        inversion.epsilon({Mechanism(1.01 * rate, sigma): steps}, delta),
-        inversion.epsilon({Mechanism(rate, sigma / 1.01): steps}, delta),
-        inversion.epsilon({Mechanism(rate, sigma): steps}, delta / 1.01),
-        inversion.epsilon({Mechanism(rate, sigma, True): steps}, delta),
+        inversion.epsilon({SampledGaussian(rate, sigma): steps + math.ceil(0.01 * steps)}, delta),
+        inversion.epsilon({SampledGaussian(1.01 * rate, sigma): steps}, delta),
+        inversion.epsilon({SampledGaussian(rate, sigma / 1.01): steps}, delta),
+        inversion.epsilon({SampledGaussian(rate, sigma): steps}, delta / 1.01),
+        inversion.epsilon({SampledGaussian(rate, sigma, True): steps}, delta),
     ):
         assert dearer >= here * (1 - 1e-3)
 
 
 @pytest.mark.parametrize(("sigma", "steps"), [(0.6, 100), (1.0, 1000), (4.0, 100_000)])
 def test_there_is_no_step_between_the_two_ways(sigma, steps):
-    edge = accountants._SMALL_RATE
+    edge = loss_distributions._SMALL_RATE
     below, above = (
         epsilon_of({events.poisson(rate, sigma): steps}, 1e-5) for rate in (edge * (1 - 1e-9), edge)
     )
@@ -307,7 +308,7 @@ def test_there_is_no_step_between_the_two_ways(sigma, steps):
 
 
 def test_groups_are_priced_in_the_way_of_what_they_stand_for(monkeypatch):
-    edge = accountants._SMALL_RATE
+    edge = loss_distributions._SMALL_RATE
     counts = {events.poisson(edge * (0.999 + k / 1000), 2 + k / 10): 1 for k in range(60)}
     monkeypatch.setattr(pld, "epsilon", None)
     found = epsilon_of(counts, 1e-12)
@@ -325,7 +326,7 @@ def test_small_and_ordinary_rates_and_unsampled_releases_go_together():
 
 
 def test_the_order_of_the_mechanisms_does_not_move_the_result():
-    counts = {Mechanism(1e-5 * k, 0.5 + k / 10): 1000 * k for k in range(1, 30)}
+    counts = {SampledGaussian(1e-5 * k, 0.5 + k / 10): 1000 * k for k in range(1, 30)}
     there = inversion.epsilon(counts, 1e-8)
     assert inversion.epsilon(dict(reversed(counts.items())), 1e-8) == there
 
@@ -335,4 +336,4 @@ def test_no_mechanisms_cost_nothing():
 
 
 def test_more_steps_than_rounding_allows_cost_infinity():
-    assert inversion.epsilon({Mechanism(1e-6, 1.0): 10**12}, 1e-5) == math.inf
+    assert inversion.epsilon({SampledGaussian(1e-6, 1.0): 10**12}, 1e-5) == math.inf

@@ -31,9 +31,10 @@ from dp_accounting import (
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from privada.accounting import Budget, Ledger, Reservation, epsilon_of, events, storage
-from privada.accounting import ledger as ledger_module
-from privada.accounting.ledger import Prepaid
+from privada.accounting import Budget, Ledger, Reservation, epsilon_of, events
+from privada.accounting.ledger import Prepaid, certification
+from privada.accounting.ledger.sqlite import connections, files, formats
+from privada.accounting.ledger.sqlite.rows import SQLiteTransaction
 from privada.core.errors import ArgumentError, BudgetExceeded, EventError, LedgerError, PrivadaError
 from tests.alarms import alarmed
 from tests.forks import PATIENCE, in_fork, together
@@ -481,7 +482,7 @@ def test_what_could_not_be_given_back_stays_charged_and_is_not_used(
         raise sqlite3.OperationalError("database or disk is full")
 
     with monkeypatch.context() as patch:
-        patch.setattr(ledger._storage, "add", fail)
+        patch.setattr(SQLiteTransaction, "add", fail)
         with pytest.raises(LedgerError, match="full"):
             ledger.refund(reservation)
     with pytest.raises(LedgerError, match="it was returned"):
@@ -512,7 +513,7 @@ def test_a_plan_certifies_charges_without_asking_again(
         asked.append(dict(totals))
         return epsilon_of(totals, *given)
 
-    monkeypatch.setattr(ledger_module, "epsilon_of", counted)
+    monkeypatch.setattr(certification, "epsilon_of", counted)
     for _ in range(20):
         ledger.charge({GAUSSIAN: 1}, run="a", plan={GAUSSIAN: 20})
     assert asked == [{GAUSSIAN: 20}]
@@ -611,7 +612,7 @@ def test_what_fits_is_computed_once_whoever_else_charges(
         asked.append((dict(totals), delta))
         return epsilon_of(totals, delta)
 
-    monkeypatch.setattr(ledger_module, "epsilon_of", counted)
+    monkeypatch.setattr(certification, "epsilon_of", counted)
     reservations = [
         ledger.charge({SMALL: 1}, run="a", plan={SMALL: left}, limit=OWN)
         for left in range(20, 0, -1)
@@ -1018,10 +1019,10 @@ def test_a_signal_handler_in_the_middle_of_anything_changes_nothing(
     ledger.charge({GAUSSIAN: 4}, run="a")
     reservation = ledger.charge({GAUSSIAN: 1}, run="a")
     Ledger(path).charge({GAUSSIAN: 1}, run="b")  # so that the rows have to be read again
-    true, refused = ledger._storage.charges, []
+    true, refused = SQLiteTransaction.charges, []
 
-    def interrupted(connection: sqlite3.Connection) -> Any:
-        found = true(connection)
+    def interrupted(transaction: SQLiteTransaction) -> Any:
+        found = true(transaction)
         assert ledger.in_use_here()
         for act in (
             lambda: ledger.charge({GAUSSIAN: 1}, run="handler"),
@@ -1034,7 +1035,7 @@ def test_a_signal_handler_in_the_middle_of_anything_changes_nothing(
             refused.append(act)
         return found
 
-    monkeypatch.setattr(ledger._storage, "charges", interrupted)
+    monkeypatch.setattr(SQLiteTransaction, "charges", interrupted)
     given: dict[str, Any] = {"charge": ({GAUSSIAN: 1},), "refund": (reservation,)}
     named = {"run": "a"} if use == "charge" else {}
     assert not ledger.in_use_here()
@@ -1120,7 +1121,7 @@ def foreign(path: Path) -> None:
 def newer(path: Path) -> None:
     make_ledger(path)
     with contextlib.closing(sqlite3.connect(path)) as connection:
-        connection.execute(f"PRAGMA user_version = {storage.SCHEMA_VERSION + 1}")
+        connection.execute(f"PRAGMA user_version = {formats.SCHEMA_VERSION + 1}")
 
 
 def without_tables(path: Path) -> None:
@@ -1211,8 +1212,8 @@ def small_ledger(path: Path) -> bytes:
     with Ledger(path, BUDGET) as ledger:
         ledger.charge({POISSON: 300}, run="first")
         ledger.charge({GAUSSIAN: 3, POISSON: 70}, run="second", purpose="tuning")
-        ledger.hold("search")
-        ledger.give("search", "1")
+        ledger.lease("search")
+        ledger.publish("search", "1")
     with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as connection:
         connection.executescript("PRAGMA page_size = 512; VACUUM")
     return path.read_bytes()
@@ -1228,7 +1229,7 @@ def flipped(whole: bytes, place: int, every_bit: bool) -> bytes:
 def seen(ledger: Ledger) -> tuple[Any, ...]:
     """Return all that a price and a refusal depend on."""
     counts = sorted((repr(each.event), each.count) for each in ledger.charges())
-    return counts, ledger.budget, ledger.dataset, ledger.given("search")
+    return counts, ledger.budget, ledger.dataset, ledger.published("search")
 
 
 def outcome(act: Callable[[], Any]) -> Any:
@@ -1242,14 +1243,14 @@ def outcome(act: Callable[[], Any]) -> Any:
 @pytest.fixture
 def in_haste(monkeypatch: pytest.MonkeyPatch) -> None:
     """Do not wait for the disk."""
-    true = storage._connect
+    true = connections.connect
 
     def connect(path: str | None) -> sqlite3.Connection:
         connection = true(path)
         connection.execute("PRAGMA synchronous = OFF")
         return connection
 
-    monkeypatch.setattr(storage, "_connect", connect)
+    monkeypatch.setattr(connections, "connect", connect)
 
 
 @pytest.mark.parametrize("every_bit", [False, True])
@@ -1311,13 +1312,13 @@ def test_a_row_that_is_lost_older_or_doubled_is_noticed(path: Path, table: str, 
     """Each with a seal of its own that is right, and with the numbers of rows and releases."""
     make_ledger(path)
     with Ledger(path) as ledger:
-        ledger.give("one", "1")
+        ledger.publish("one", "1")
     with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as connection:
         rows = connection.execute(f"SELECT * FROM {table}").fetchall()
     with Ledger(path) as ledger:
         ledger.charge({GAUSSIAN: 5}, run="first")
-        ledger.hold("two")
-        ledger.give("two", "2")
+        ledger.lease("two")
+        ledger.publish("two", "2")
     with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as connection:
         if what == "lost":
             connection.execute(f"DELETE FROM {table} WHERE rowid = 1" if table == "charges" else
@@ -1330,11 +1331,11 @@ def test_a_row_that_is_lost_older_or_doubled_is_noticed(path: Path, table: str, 
             fields = ("copy", "training", *rows[0][3:-1])
             connection.execute(
                 "INSERT INTO charges (run, purpose, event, count, first, last, seal) "
-                "VALUES (?, ?, ?, ?, ?, ?, ?)", (*fields, storage._seal(*fields)),
+                "VALUES (?, ?, ?, ?, ?, ?, ?)", (*fields, formats.seal(*fields)),
             )  # fmt: skip
         else:
             connection.execute(
-                "INSERT INTO given VALUES ('three', '1', ?)", (storage._seal("three", "1"),)
+                "INSERT INTO given VALUES ('three', '1', ?)", (formats.seal("three", "1"),)
             )
     with pytest.raises(LedgerError, match="rows are missing, or are older"):
         Ledger(path)
@@ -1360,7 +1361,7 @@ def test_a_row_that_was_changed_is_not_charged_on(path: Path) -> None:
 def test_a_locked_file_is_a_clear_error_and_charges_nothing(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(storage, "_SECONDS_FOR_A_LOCK", 0.2)
+    monkeypatch.setattr(connections, "SECONDS_FOR_A_LOCK", 0.2)
     ledger = Ledger(path, BUDGET)
     reservation = ledger.charge({GAUSSIAN: 1}, run="a")
     with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as holder:
@@ -1382,7 +1383,7 @@ def test_a_locked_file_is_a_clear_error_and_charges_nothing(
 def test_a_reader_that_stays_is_a_clear_error_and_charges_nothing(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(storage, "_SECONDS_FOR_A_LOCK", 0.2)
+    monkeypatch.setattr(connections, "SECONDS_FOR_A_LOCK", 0.2)
     ledger = Ledger(path, BUDGET)
     ledger.charge({GAUSSIAN: 1}, run="a")
     with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as reader:
@@ -1465,8 +1466,8 @@ def test_a_path_that_leads_to_another_file_is_noticed_before_the_next_charge(
     for act in (
         lambda: ledger.charge({GAUSSIAN: 1}, run="a"),
         lambda: ledger.refund(reservation),
-        lambda: ledger.hold("search"),
-        lambda: ledger.give("search", "1"),
+        lambda: ledger.lease("search"),
+        lambda: ledger.publish("search", "1"),
     ):
         with pytest.raises(LedgerError, match=r"deleted or replaced|another ledger|closed or gone"):
             act()
@@ -1567,9 +1568,9 @@ def as_format_1(path: Path, *, given: bool = True, without: str = "") -> None:
         noted = connection.execute("SELECT label, digest FROM given").fetchall()
         connection.executescript("DROP TABLE given; DELETE FROM meta; PRAGMA user_version = 1")
         if given:
-            connection.executescript(storage._GIVEN_1)
+            connection.executescript(formats._GIVEN_UNSEALED)
             connection.executemany("INSERT INTO given VALUES (?, ?)", noted)
-        meta["seal"] = storage._seal(*sorted(meta.items()))
+        meta["seal"] = formats.seal(*sorted(meta.items()))
         connection.executemany("INSERT INTO meta VALUES (?, ?)", meta.items())
 
 
@@ -1587,25 +1588,25 @@ def test_a_ledger_of_format_1_is_read_as_it_is_and_upgraded_by_the_first_write(
     path: Path, given: bool
 ) -> None:
     make_ledger(path)
-    Ledger(path).give("search", "1")
+    Ledger(path).publish("search", "1")
     as_format_1(path, given=given)
     before = path.read_bytes()
     with Ledger(path) as ledger:
         charges, spent = ledger.charges(), ledger.epsilon()
-        assert ledger.given("search") == ("1" if given else None)
+        assert ledger.published("search") == ("1" if given else None)
     assert path.read_bytes() == before
     with Ledger(path) as ledger:
         ledger.charge({GAUSSIAN: 1}, run="new")
         assert ledger.charges()[: len(charges)] == charges
         assert ledger.epsilon() > spent
-        ledger.give("search", "1" if given else "2")
+        ledger.publish("search", "1" if given else "2")
     assert count(Ledger(path)) == 381
     with contextlib.closing(sqlite3.connect(path)) as connection:
         assert connection.execute("PRAGMA user_version").fetchone() == (2,)
         meta = dict(connection.execute("SELECT key, value FROM meta"))
     assert "seal" not in meta  # so that an earlier version that has it open charges nothing more
     with pytest.raises(LedgerError, match="another result"):
-        Ledger(path).give("search", "3")
+        Ledger(path).publish("search", "3")
 
 
 def test_an_upgrade_that_is_cut_short_leaves_the_old_file(
@@ -1617,7 +1618,7 @@ def test_an_upgrade_that_is_cut_short_leaves_the_old_file(
     ledger = Ledger(path)
     for name in ("_count", "add"):
         with monkeypatch.context() as patch:
-            patch.setattr(ledger._storage, name, lambda *_: (_ for _ in ()).throw(OSError))
+            patch.setattr(SQLiteTransaction, name, lambda *_: (_ for _ in ()).throw(OSError))
             with pytest.raises(OSError):
                 ledger.charge({GAUSSIAN: 1}, run="new")
         assert content(path) == whole
@@ -1664,7 +1665,7 @@ def test_creation_leaves_one_file_whatever_happens(
         raise sqlite3.OperationalError("database or disk is full")
 
     with monkeypatch.context() as patch:
-        patch.setattr(storage, "_write_schema", fail)
+        patch.setattr(formats, "write_schema", fail)
         with pytest.raises(LedgerError, match="full"):
             Ledger(path, BUDGET)
     assert list(path.parent.iterdir()) == []
@@ -1699,7 +1700,7 @@ def leftovers(path: Path, age: float) -> set[str]:
 
 
 def test_what_killed_creations_left_is_removed_when_it_is_old(path: Path) -> None:
-    leftovers(path, 2 * storage._SECONDS_FOR_A_DRAFT)
+    leftovers(path, 2 * files.SECONDS_FOR_A_DRAFT)
     others = {f".{path.name}.pt.abcdefgh.new", ".other.ledger.abcdefgh.new", f"{path.name}.new"}
     for name in others:  # a checkpoint's draft, another ledger's, somebody's file
         path.with_name(name).write_bytes(b"")
@@ -1709,7 +1710,7 @@ def test_what_killed_creations_left_is_removed_when_it_is_old(path: Path) -> Non
 
 
 def test_what_may_be_under_way_is_left_alone(path: Path) -> None:
-    made = leftovers(path, storage._SECONDS_FOR_A_DRAFT / 2)
+    made = leftovers(path, files.SECONDS_FOR_A_DRAFT / 2)
     Ledger(path, BUDGET).close()
     assert {each.name for each in path.parent.iterdir()} == {path.name} | made
 
@@ -1717,7 +1718,7 @@ def test_what_may_be_under_way_is_left_alone(path: Path) -> None:
 def test_a_creation_whose_draft_was_removed_makes_nothing(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    true = storage._write_schema
+    true = formats.write_schema
 
     def slow(*given: Any) -> None:
         true(*given)
@@ -1725,7 +1726,7 @@ def test_a_creation_whose_draft_was_removed_makes_nothing(
             draft.unlink()
 
     with monkeypatch.context() as patch:
-        patch.setattr(storage, "_write_schema", slow)
+        patch.setattr(formats, "write_schema", slow)
         with pytest.raises(LedgerError, match="Cannot create"):
             Ledger(path, BUDGET)
     assert list(path.parent.iterdir()) == []
@@ -1746,28 +1747,28 @@ def test_the_name_of_a_draft_that_became_the_ledger_is_removed(path: Path) -> No
     assert count(Ledger(path)) == 1
 
 
-# ---------------------------------------------------------------------- what was given out
+# ---------------------------------------------------------------------- what was published
 
 
-def test_one_result_is_given_out_under_a_label(tmp_path):
+def test_one_result_is_published_under_a_label(tmp_path):
     ledger = Ledger(tmp_path / "l.db")
-    assert ledger.given("a") is None
-    ledger.give("a", "1")
-    ledger.give("a", "1")
-    ledger.give("b", "2")
+    assert ledger.published("a") is None
+    ledger.publish("a", "1")
+    ledger.publish("a", "1")
+    ledger.publish("b", "2")
     again = Ledger(tmp_path / "l.db")
-    assert again.given("a") == "1"
-    with pytest.raises(LedgerError, match="given out once"):
-        again.give("a", "2")
-    assert again.given("a") == "1"
+    assert again.published("a") == "1"
+    with pytest.raises(LedgerError, match="published once"):
+        again.publish("a", "2")
+    assert again.published("a") == "1"
     assert again.totals() == {}
 
 
 def test_a_ledger_that_has_no_such_table_gets_one(tmp_path):
     path = tmp_path / "l.db"
-    Ledger(path).give("a", "1")
+    Ledger(path).publish("a", "1")
     as_format_1(path, given=False)
     old = Ledger(path)
-    assert old.given("a") is None
-    old.give("a", "3")
-    assert old.given("a") == "3"
+    assert old.published("a") is None
+    old.publish("a", "3")
+    assert old.published("a") == "3"

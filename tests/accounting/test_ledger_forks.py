@@ -14,7 +14,8 @@ from typing import Any
 
 import pytest
 
-from privada.accounting import Budget, Ledger, Reservation, events, storage
+from privada.accounting import Budget, Ledger, Reservation, events
+from privada.accounting.ledger.sqlite import connections
 from privada.core.errors import BudgetExceeded, LedgerError
 from tests.forks import PATIENCE, in_fork, limited, together
 from tests.query.test_gradients import EVENT, Plan, ask, charged, make_query
@@ -93,8 +94,8 @@ def test_threads_of_a_child_share_one_ledger_of_its_own(path: Path) -> None:
     used = []
 
     def use(_: int) -> None:
-        with ledger._storage.reading() as connection:
-            used.append(connection)
+        with ledger._storage.reading() as transaction:
+            used.append(transaction.connection)
         ledger.charge({GAUSSIAN: 1}, run="child")
 
     def child() -> None:
@@ -192,14 +193,14 @@ def test_a_child_forked_in_the_middle_of_anothers_charge_may_use_no_ledger(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """SQLite's own locks may be held in it for ever; the fork has waited as long as it does."""
-    monkeypatch.setattr(storage, "_SECONDS_FOR_A_LOCK", 0.2)
+    monkeypatch.setattr(connections, "SECONDS_FOR_A_LOCK", 0.2)
     ledger = Ledger(path, BUDGET)
     query = make_query(ledger)
     inside, leave = threading.Event(), threading.Event()
 
     def hold() -> None:
-        with ledger._storage.writing("charge") as connection:
-            ledger._storage.add(connection, "parent", "training", {GAUSSIAN: 1})
+        with ledger._storage.writing("charge") as transaction:
+            transaction.add("parent", "training", {GAUSSIAN: 1})
             inside.set()
             leave.wait(PATIENCE)
 
@@ -236,13 +237,13 @@ from privada.accounting import Ledger, events
 path, how = sys.argv[1:]
 ledger, event = Ledger(path), events.gaussian(20.0)
 storage = ledger._storage
-with storage.writing("charge") as connection:
-    storage.add(connection, "parent", "training", {event: 1})
+with storage.writing("charge") as transaction:
+    transaction.add("parent", "training", {event: 1})
     child = os.fork()
     if child == 0 and how == "leaves":
         sys.exit(7)
     if child == 0 and how == "uses":
-        connection.execute("UPDATE charges SET count = 1000")
+        transaction.connection.execute("UPDATE charges SET count = 1000")
     if child:
         code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
         assert code == {"leaves": 7, "uses": 1, "commits": 1}[how], code
@@ -277,8 +278,8 @@ def test_a_child_that_drops_a_ledger_leaves_its_parents_open(path: Path) -> None
         gc.collect()
         Ledger(path).charge({GAUSSIAN: 1}, run="child")
 
-    with ledgers[0]._storage.reading() as connection:
-        connection.execute("SELECT * FROM charges").fetchall()
+    with ledgers[0]._storage.reading() as transaction:
+        transaction.connection.execute("SELECT * FROM charges").fetchall()
     assert in_fork(child) == 0
     ledgers[0].charge({GAUSSIAN: 1}, run="parent")
     assert charged(path) == 3

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from privada.accounting import epsilon_of, events, mixtures, noise_multiplier, pld
-from privada.accounting.mixtures import Mechanism, Part, around, parts_of, share_of
+from privada.accounting.mixtures import Mixture, SampledGaussian, around, mixtures_of, share_of
 from tests.oracles import hockey_stick
 
 DIRECTIONS = (hockey_stick.REMOVING, hockey_stick.ADDING)
@@ -72,27 +72,29 @@ def test_a_multiplier_lies_between_its_neighbours_on_the_lattice(sigma):
 )
 @settings(max_examples=50, deadline=None)
 def test_parts_hold_every_release(sigmas, count):
-    counts = {Mechanism(0.1, s): count for s in sigmas}
-    parts = parts_of(counts)
+    counts = {SampledGaussian(0.1, s): count for s in sigmas}
+    parts = mixtures_of(counts)
     assert sum(part.steps for part in parts) == count * len(sigmas)
     assert all(0 < share <= 1 for part in parts for share, _ in part.shares)
     if len(sigmas) <= 16:
-        assert parts == tuple(Part(m, m, ((1.0, count),)) for m in sorted(counts))
+        assert parts == tuple(Mixture(m, m, ((1.0, count),)) for m in sorted(counts))
     for limit in sigmas:
         below = sum(part.steps for part in parts if part.near.sigma <= limit)
         assert below >= sum(n for m, n in counts.items() if m.sigma <= limit)
 
 
 def test_few_multipliers_beside_many_at_another_rate_stay_as_they_are():
-    few = {Mechanism(0.2, 1.0 + k): 1 for k in range(3)}
-    many = {Mechanism(0.1, 1.0 + k / 100): 1 for k in range(40)}
-    exact = [part.near for part in parts_of(few | many) if part.near == part.far]
+    few = {SampledGaussian(0.2, 1.0 + k): 1 for k in range(3)}
+    many = {SampledGaussian(0.1, 1.0 + k / 100): 1 for k in range(40)}
+    exact = [part.near for part in mixtures_of(few | many) if part.near == part.far]
     assert exact == list(few)
 
 
 def test_of_thousands_of_multipliers_shares_are_rounded_up():
     sigmas = np.geomspace(1, 2, 1001)
-    exact, rounded = (parts_of({Mechanism(0.1, s): 1 for s in sigmas[:n]}) for n in (1000, 1001))
+    exact, rounded = (
+        mixtures_of({SampledGaussian(0.1, s): 1 for s in sigmas[:n]}) for n in (1000, 1001)
+    )
     for before, after in zip(exact, rounded[:-1], strict=False):
         assert (before.near, before.far) == (after.near, after.far)
         assert before.mean <= after.mean <= before.mean + 1 / 16
@@ -135,7 +137,7 @@ def test_a_schedule_costs_what_dp_accounting_says_one_by_one(rate, low, high, in
 )
 @settings(max_examples=25, deadline=None)
 def test_mixing_never_under_charges_and_hardly_over(sigmas, rate, steps, replacing, delta):
-    counts = {Mechanism(rate, s, replacing): steps for s in sigmas}
+    counts = {SampledGaussian(rate, s, replacing): steps for s in sigmas}
     mixed, interval = pld.epsilon(counts, delta)
     exact = one_by_one(counts, delta, interval)
     same, _ = pld.epsilon(counts, delta, interval)
@@ -147,7 +149,7 @@ def test_mixing_never_under_charges_and_hardly_over(sigmas, rate, steps, replaci
 @settings(max_examples=3, deadline=None)
 def test_rounding_shares_never_under_charges_and_hardly_over(seed, rate, low):
     sigmas = low * 2 ** np.random.default_rng(seed).uniform(0, 0.5, 200)
-    counts = {Mechanism(rate, s): 1 for s in sigmas}
+    counts = {SampledGaussian(rate, s): 1 for s in sigmas}
     with mock.patch.object(mixtures, "_MOST_SHARES", 100):
         rounded, interval = pld.epsilon(counts, 1e-5)
     exact = one_by_one(counts, 1e-5, interval)
@@ -160,13 +162,13 @@ def test_rounding_shares_never_under_charges_and_hardly_over(seed, rate, low):
 )
 @settings(max_examples=5, deadline=None)
 def test_on_one_grid_more_steps_never_get_cheaper(sigmas, rate):
-    counts = [{Mechanism(rate, s): 1 for s in sigmas[:n]} for n in range(17, len(sigmas))]
+    counts = [{SampledGaussian(rate, s): 1 for s in sigmas[:n]} for n in range(17, len(sigmas))]
     found = [pld.epsilon(each, 1e-5, 4.0**-5)[0] for each in counts]
     assert found == sorted(found)
 
 
 def test_what_was_asked_before_does_not_move_a_mixture():
-    counts = {Mechanism(0.01, 1 + k / 50): 1 + k for k in range(40)}
+    counts = {SampledGaussian(0.01, 1 + k / 50): 1 + k for k in range(40)}
     first = pld.epsilon(counts, 1e-5)
     for asked in (dict(list(counts.items())[:n]) for n in (39, 17, 25)):
         pld.epsilon(asked, 1e-5)

@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.special import logsumexp
 
-from privada.accounting import epsilon_of, events, pld
-from privada.accounting.mixtures import Mechanism, parts_of
+from privada.accounting import epsilon_of, events, loss_grids, pld
+from privada.accounting.mixtures import SampledGaussian, mixtures_of
 from tests.oracles import hockey_stick, lower_bound
 
 DIRECTIONS = (hockey_stick.REMOVING, hockey_stick.ADDING)
@@ -60,7 +60,7 @@ def one_step_epsilon(rate, sigma, delta):
 @pytest.mark.parametrize(("rate", "sigma"), MECHANISMS)
 def test_one_step_has_the_curve_of_the_definition_at_the_grid_points(rate, sigma, direction):
     interval = 1 / 64
-    grid = pld._loss_grids(Mechanism(rate, sigma), interval)[direction]
+    grid = loss_grids.loss_grids(SampledGaussian(rate, sigma), interval)[direction]
     for epsilon in (-4.0, -1.0, -0.125, 0.0, 0.125, 1.0, 4.0, 20.0):
         expected = float(hockey_stick.delta(epsilon, rate, sigma, direction))
         assert curve(grid, interval, epsilon) == pytest.approx(expected, rel=1e-6, abs=1e-12)
@@ -70,7 +70,7 @@ def test_one_step_has_the_curve_of_the_definition_at_the_grid_points(rate, sigma
 @pytest.mark.parametrize(("rate", "sigma"), MECHANISMS)
 def test_one_step_is_never_below_the_curve_between_the_grid_points(rate, sigma, direction):
     interval = 0.3
-    grid = pld._loss_grids(Mechanism(rate, sigma), interval)[direction]
+    grid = loss_grids.loss_grids(SampledGaussian(rate, sigma), interval)[direction]
     for epsilon in np.linspace(-2.95, 6.05, 31).tolist():
         true = float(hockey_stick.delta(epsilon, rate, sigma, direction))
         assert curve(grid, interval, epsilon) >= true * (1 - 1e-9) - 1e-15
@@ -80,7 +80,7 @@ def test_one_step_is_never_below_the_curve_between_the_grid_points(rate, sigma, 
 @pytest.mark.parametrize("sigma", [0.1, 0.2, 0.3, 1.0, 10.0])
 def test_a_full_batch_has_the_same_curve_in_both_directions(sigma, direction):
     interval = 0.05
-    grid = pld._loss_grids(Mechanism(1.0, sigma), interval)[direction]
+    grid = loss_grids.loss_grids(SampledGaussian(1.0, sigma), interval)[direction]
     for epsilon in (0.0, 1.0, 10.0, 40.0, 60.0):
         expected = float(hockey_stick.delta(epsilon, 1.0, sigma, direction))
         assert curve(grid, interval, epsilon) == pytest.approx(expected, rel=1e-6, abs=1e-9)
@@ -90,7 +90,7 @@ def test_a_full_batch_has_the_same_curve_in_both_directions(sigma, direction):
 @pytest.mark.parametrize(("rate", "sigma"), MECHANISMS)
 @pytest.mark.parametrize("interval", [0.1, 1e-3])
 def test_the_masses_of_one_step_add_up_to_one(rate, sigma, interval, direction):
-    grid = pld._loss_grids(Mechanism(rate, sigma), interval)[direction]
+    grid = loss_grids.loss_grids(SampledGaussian(rate, sigma), interval)[direction]
     assert grid.probabilities.sum() + grid.infinity == pytest.approx(1, abs=1e-11)
 
 
@@ -98,7 +98,7 @@ def test_the_masses_of_one_step_add_up_to_one(rate, sigma, interval, direction):
 @pytest.mark.parametrize(("rate", "sigma"), [(1.0, 1.0), (0.5, 0.3), (0.01, 1.0)])
 def test_losses_beyond_the_grid_count_as_infinite(rate, sigma, direction):
     interval = 0.1
-    grid = pld._loss_grids(Mechanism(rate, sigma), interval)[direction]
+    grid = loss_grids.loss_grids(SampledGaussian(rate, sigma), interval)[direction]
     beyond = (grid.lowest + grid.probabilities.size) * interval
     assert curve(grid, interval, beyond) == grid.infinity
     assert grid.infinity >= hockey_stick.delta(beyond, rate, sigma, direction)
@@ -247,7 +247,7 @@ QUESTIONS = [
     ({(0.01, 1.0): 1001}, 1e-5),
     ({(0.01, 1.0): 400_000}, 1e-5),
     ({(0.2, 3.0): 7, (0.1, 2.0): 70, (1.0, 9.0): 1, (0.01, 0.8): 700}, 1e-6),
-    ({Mechanism(0.05, 1.5, True): 300}, 1e-5),
+    ({SampledGaussian(0.05, 1.5, True): 300}, 1e-5),
 ]
 
 
@@ -281,7 +281,10 @@ def test_the_order_of_the_mechanisms_does_not_move_the_result(interval):
 def test_the_grid_is_fine_enough_for_the_question_itself(rate, sigma, steps, delta):
     counts = {(rate, sigma): steps}
     value, interval = pld.epsilon(counts, delta)
-    if pld._points(parts_of({Mechanism(rate, sigma): steps}), interval) * 16 <= pld._MOST_POINTS:
+    if (
+        pld._points(mixtures_of({SampledGaussian(rate, sigma): steps}), interval) * 16
+        <= pld._MOST_POINTS
+    ):
         finer, _ = pld.epsilon(counts, delta, interval / 4)
         assert value == pytest.approx(finer, rel=5e-3, abs=1e-9)
 
@@ -307,7 +310,7 @@ def test_more_steps_than_rounding_allows_cost_infinity():
 def test_the_solution_is_where_the_divergence_meets_delta(probabilities, lowest, interval, delta):
     masses = np.array(probabilities) / max(1.0, sum(probabilities))
     losses = (lowest + np.arange(masses.size)) * interval
-    grid = pld._Grid(lowest, masses, 1e-7)
+    grid = loss_grids.Grid(lowest, masses, 1e-7)
     found = pld._solve(losses, masses, 1e-7, delta)
     assert curve(grid, interval, found) <= delta * (1 + 1e-9) + 1e-14
     if found > 0:
@@ -317,20 +320,20 @@ def test_the_solution_is_where_the_divergence_meets_delta(probabilities, lowest,
 @pytest.mark.parametrize("direction", DIRECTIONS)
 @pytest.mark.parametrize(("rate", "sigma"), MECHANISMS)
 def test_moments_are_bounded_from_above_and_closely(rate, sigma, direction):
-    mechanism, interval = Mechanism(rate, sigma), 1e-3
-    grid = pld._loss_grids(mechanism, interval)[direction]
+    mechanism, interval = SampledGaussian(rate, sigma), 1e-3
+    grid = loss_grids.loss_grids(mechanism, interval)[direction]
     places = grid.lowest + np.arange(grid.probabilities.size)
-    deviation = math.sqrt(pld._spread(mechanism, interval, direction))
+    deviation = math.sqrt(loss_grids.loss_variance(mechanism, interval, direction))
     for order in (-1 / deviation, -1e-3, 1e-3, 1 / deviation):
         exact = logsumexp(order * places, b=grid.probabilities)
-        found = pld._log_moment(mechanism, interval, direction, order)
+        found = loss_grids.log_moment(mechanism, interval, direction, order)
         assert exact - 1e-9 <= found <= exact + 0.02 * (order * deviation) ** 2 * math.e + 1e-9
 
 
 @pytest.mark.parametrize("direction", DIRECTIONS)
 @pytest.mark.parametrize("steps", [1, 30, 1000])
 def test_what_lies_beyond_the_band_does_not_count(steps, direction, monkeypatch):
-    parts = parts_of({Mechanism(0.1, 1 + k / 100): steps for k in range(50)})
+    parts = mixtures_of({SampledGaussian(0.1, 1 + k / 100): steps for k in range(50)})
     losses, narrow, _ = pld._composed(parts, 1e-3, direction)
     assert pld._band(parts, 1e-3, direction, losses.size) < losses.size // 4
     monkeypatch.setattr(pld, "_band", lambda parts, interval, direction, size: size // 2 + 1)

@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 from scipy import fft
 
-from privada.accounting import pld
-from privada.accounting.mixtures import Mechanism, Part, parts_of
+from privada.accounting import loss_grids, pld
+from privada.accounting.mixtures import Mixture, SampledGaussian, mixtures_of
 from tests.oracles import hockey_stick
 
 Long = np.longdouble
@@ -22,7 +22,7 @@ def exact_masses(mechanism, interval, direction):
     The masses of a curve D at the points e_k are the differences of its slopes in x = e^e: the
     piecewise linear function has a kink of Q(e_k), and P(e_k) = e^(e_k) Q(e_k).
     """
-    grid = pld._loss_grids(mechanism, interval)[direction]
+    grid = loss_grids.loss_grids(mechanism, interval)[direction]
     with mp.workdps(40):
         points = [
             mp.mpf(grid.lowest + k) * mp.mpf(interval) for k in range(grid.probabilities.size)
@@ -67,13 +67,14 @@ CASES = [
 @pytest.mark.parametrize("direction", [hockey_stick.REMOVING, hockey_stick.ADDING])
 @pytest.mark.parametrize(("rate", "sigma", "count"), CASES)
 def test_what_is_charged_for_rounding_covers_it(rate, sigma, count, direction):
-    mechanism = Mechanism(rate, sigma)
-    low, high = pld._reach(mechanism)
+    mechanism = SampledGaussian(rate, sigma)
+    low, high = loss_grids.loss_range(mechanism)
     interval = (high - low) / 1500
     masses, beyond = exact_masses(mechanism, interval, direction)
-    losses, found, charged = pld._composed(parts_of({mechanism: count}), interval, direction)
+    losses, found, charged = pld._composed(mixtures_of({mechanism: count}), interval, direction)
     start = (
-        round(losses[0] / interval) - count * pld._loss_grids(mechanism, interval)[direction].lowest
+        round(losses[0] / interval)
+        - count * loss_grids.loss_grids(mechanism, interval)[direction].lowest
     )
     exact = np.roll(composed(masses, count, losses.size), -(start % losses.size))
     infinity = -np.expm1(count * np.log1p(-beyond))
@@ -94,16 +95,16 @@ def test_what_is_charged_for_rounding_covers_it(rate, sigma, count, direction):
 @pytest.mark.parametrize("direction", [hockey_stick.REMOVING, hockey_stick.ADDING])
 @pytest.mark.parametrize(("rate", "sigma", "count"), [(0.01, 0.7, 10), (0.3, 4.0, 10_000)])
 def test_what_is_charged_for_rounding_covers_that_in_mixtures(rate, sigma, count, direction):
-    pair = Mechanism(rate, sigma), Mechanism(rate, 1.01 * sigma)
+    pair = SampledGaussian(rate, sigma), SampledGaussian(rate, 1.01 * sigma)
     shares = ((0.1, count), (0.35, 3 * count), (0.8, count), (1.0, 7 * count))
-    low, high = pld._reach(pair[0])
+    low, high = loss_grids.loss_range(pair[0])
     interval = (high - low) / 1500
-    losses, found, charged = pld._composed((Part(*pair, shares),), interval, direction)
+    losses, found, charged = pld._composed((Mixture(*pair, shares),), interval, direction)
     size, functions, beyond = losses.size, [], []
     for mechanism in pair:
         masses, infinity = exact_masses(mechanism, interval, direction)
         wrapped = np.zeros(size, dtype=Long)
-        lowest = pld._loss_grids(mechanism, interval)[direction].lowest
+        lowest = loss_grids.loss_grids(mechanism, interval)[direction].lowest
         np.add.at(wrapped, (lowest + np.arange(masses.size)) % size, masses)
         functions.append(fft.rfft(wrapped))
         beyond.append(infinity)
@@ -131,14 +132,14 @@ def test_what_is_charged_for_rounding_covers_that_in_mixtures(rate, sigma, count
     ("rate", "sigma"), [(0.999, 0.3), (0.9, 0.7), (0.5, 4.0), (0.01, 0.7), (0.1, 0.1), (1e-6, 20.0)]
 )
 def test_rounding_lowers_the_curve_of_a_fine_grid_by_less_than_is_charged(rate, sigma, direction):
-    mechanism = Mechanism(rate, sigma)
-    low, high = pld._reach(mechanism)
+    mechanism = SampledGaussian(rate, sigma)
+    low, high = loss_grids.loss_range(mechanism)
     interval = (high - low) / (1 << 18)
-    grid = pld._loss_grids(mechanism, interval)[direction]
+    grid = loss_grids.loss_grids(mechanism, interval)[direction]
     losses = (grid.lowest + np.arange(grid.probabilities.size)) * Long(interval)
     for k in np.random.default_rng(5).integers(0, losses.size - 1, 12):
         point = mp.mpf(int(grid.lowest + k)) * mp.mpf(interval)
         true = Long(mp.nstr(hockey_stick.delta(point, rate, sigma, direction), 25))
         if true > 1e-20:
             found = divergence(grid.probabilities.astype(Long), losses, grid.infinity, losses[k])
-            assert found >= true * (1 - pld.GRID_ERROR_EACH)
+            assert found >= true * (1 - loss_grids.GRID_ERROR_EACH)

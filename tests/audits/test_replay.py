@@ -18,8 +18,9 @@ import torch
 from torch import nn
 
 import privada as pv
-from privada import defaults, fits
+from privada import defaults
 from privada.cli.app import main
+from privada.scikit_learn import fit_registry
 from tests.audits import replay
 from tests.releases import paid
 
@@ -401,7 +402,7 @@ ROWS = {
 
 def fitted(estimator, name, odd):
     """Fit an estimator, and return all that it shows."""
-    fits.forget()  # each fit is one of its own world
+    fit_registry.forget_fits()  # each fit is one of its own world
     x, y = INPUTS.double().numpy().copy(), LABELS.numpy()
     if odd is not None:
         x[ODD] = ROWS[odd]

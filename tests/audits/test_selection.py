@@ -16,12 +16,16 @@ from scipy import stats
 from privada.accounting import epsilon_of, events
 from privada.accounting.events import items_of
 from privada.core.randomness import SeededSource
-from privada.selection import search as searching
-from privada.selection.state import Outcome
-from privada.selection.terms import agree
+from privada.mechanism import Mechanism, Releases
+from privada.noise import constant
+from privada.participation import Everyone
+from privada.selection import search_loop
+from privada.selection.search_plan import plan_search
+from privada.selection.state import RunOutcome
 
 DELTA, SIGMA, MEAN = 1e-2, 1.0, 20.0
 REPLAYS = 30_000
+ONE_RELEASE = Mechanism(Everyone().among(10, 10), Releases(1, constant(), lambda _: 1), 10)
 ONE_RUN = epsilon_of({events.gaussian(SIGMA): 1}, DELTA)
 
 
@@ -31,10 +35,10 @@ class Toy:
     parts = SimpleNamespace(mask=None)
 
     def __init__(self, how, candidates, seed, record):
-        self.terms = agree(
-            [lambda sigma: {events.gaussian(sigma): 1}] * candidates,
-            how=how, mean=None if how.startswith("compose") else MEAN, shape=None, budget=None,
-            noise_multiplier=SIGMA, delta=DELTA, score_noise=None, scored=False,
+        self.plan = plan_search(
+            [ONE_RELEASE] * candidates,
+            how=how, expected_runs=None if how.startswith("compose") else MEAN, shape=None,
+            budget=None, noise_multiplier=SIGMA, delta=DELTA, score_noise=None, scored=False,
         )  # fmt: skip
         self.candidates = tuple({"number": i} for i in range(candidates))
         self._streams = {}
@@ -51,15 +55,15 @@ class Toy:
 
     def replay(self):
         """Return what one search gives out."""
-        now = searching._begun(self, "toy")
+        now = search_loop.begin_state(self, "toy")
         for number, index in enumerate(now.draws):
             score = self._record + SIGMA * self._noise.standard_normal()
-            searching._note(self, now, number, Outcome(index, score, 0.0, {}))
+            search_loop.note(self, now, number, RunOutcome(index, score, 0.0, {}))
         if not now.outcomes:
             return (-math.inf,)
-        if self.terms.all_released:
+        if self.plan.all_released:
             return tuple(now.outcomes[n].score for n in sorted(now.outcomes))
-        return (now.outcomes[searching._best(self, now)].score,)
+        return (now.outcomes[search_loop.best_run(self, now)].score,)
 
 
 def told(without, with_it, delta=DELTA, doubt=1e-4):
@@ -80,7 +84,7 @@ def told(without, with_it, delta=DELTA, doubt=1e-4):
 def replayed(how, candidates, seed=1):
     toys = [Toy(how, candidates, seed, record) for record in (0, 1)]
     totals = [np.array([sum(toy.replay()) for _ in range(REPLAYS)]) for toy in toys]
-    return told(*totals), toys[0].terms
+    return told(*totals), toys[0].plan
 
 
 @pytest.mark.parametrize("how", ["repeat-geometric", "repeat-logarithmic"])

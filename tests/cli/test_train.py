@@ -16,11 +16,12 @@ import pytest
 import torch
 
 import privada as pv
+from privada import tables
 from privada.accounting import events
 from privada.cli.app import main
 from privada.core.errors import ArgumentError
 from privada.models import load
-from privada.train import checkpoint, tables
+from privada.train import checkpoint
 from tests.datasets import data_folder
 from tests.forks import PATIENCE
 
@@ -263,7 +264,7 @@ def test_a_run_that_died_between_charge_and_answer_asks_before_it_pays_again(
 
     asked = ("--target", "age", *QUICK)
     with monkeypatch.context() as patched:
-        patched.setattr("privada.tables.estimating.histogram_sum", dies)
+        patched.setattr("privada.query.histograms.histogram_sum", dies)
         died = train(*asked, epsilon="5")
     assert died.code == 130
     assert "stays charged" in died.err
@@ -291,7 +292,7 @@ def test_an_interrupt_before_the_first_charge_leaves_nothing(folder, train, monk
     def stopped(*_, **__):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("privada.cli.inputs.read", stopped)
+    monkeypatch.setattr("privada.workflows.train.read_rows", stopped)
     result = train("--target", "sick", *QUICK)
     assert result.code == 130
     assert "Nothing was charged" in result.err
@@ -303,7 +304,7 @@ def test_an_error_after_charges_says_so_and_the_run_goes_on_with_other_options(f
     (folder / "t.csv").write_text("\n".join(rows(3000)) + "\n")
     asked = ("--target", "sick", *QUICK)
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr("privada.cli.train.Trainer.fit", _out_of_memory)
+        patched.setattr("privada.workflows.train.Trainer.fit", _out_of_memory)
         failed = train(*asked)
     assert failed.code == 2
     assert "stays charged, 2 releases on the ledger" in failed.err
@@ -641,7 +642,7 @@ def test_a_folder_that_has_forgotten_its_run_says_so(content, folder, train):
     assert "keep the folder" in result.err
 
 
-@pytest.mark.parametrize("part", ["privada.cli.train.save", "pathlib.Path.write_text"])
+@pytest.mark.parametrize("part", ["privada.workflows.train.save", "pathlib.Path.write_text"])
 def test_a_full_disk_at_the_end_says_what_was_charged(part, folder, train, monkeypatch):
     asked = ("--schema", folder / "s.toml", *QUICK)
     with monkeypatch.context() as patched:
@@ -663,7 +664,7 @@ def test_results_that_could_not_be_written_are_written_later(folder, train, monk
 
     asked = ("--schema", folder / "s.toml", *QUICK)
     with monkeypatch.context() as patched:
-        patched.setattr("privada.cli.train.write", full)
+        patched.setattr("privada.workflows.train.write", full)
         assert train(*asked).code == 2
     before = pv.Ledger(folder / "out" / "ledger").epsilon()
     assert train(*asked, "--resume").code == 0
@@ -888,7 +889,7 @@ def test_bad_input_without_a_schema(table, more, words, folder, train):
 
 
 def test_adult_with_defaults_alone(folder, train):
-    """`privada train adult.csv.gz --target income --epsilon 1` reaches .84 on the test rows."""
+    """`privada train adult.csv.gz --target income --epsilon 1` reaches 0.84 on the test rows."""
     source = data_folder("adult.csv.gz") / "adult.csv.gz"
     whole = gzip.decompress(source.read_bytes()).decode().splitlines()
     split = whole[0].split(",").index("split")
@@ -896,7 +897,7 @@ def test_adult_with_defaults_alone(folder, train):
         some = [line for line in whole[1:] if line.split(",")[split] == name]
         text = "\n".join([whole[0], *some]) + "\n"
         (folder / f"{name}.csv.gz").write_bytes(gzip.compress(text.encode(), 1))
-    asked = ("--target", "income", "--seed", 0, "--json")  # without a seed: .843 to .851
+    asked = ("--target", "income", "--seed", 0, "--json")  # without a seed: 0.843 to 0.851
     result = train(*asked, table="train.csv.gz", epsilon="1")
     assert result.code == 0, result.err
     found = json.loads(result.out)
@@ -916,5 +917,5 @@ def test_adult_with_public_rows(folder, train):
     result = train(*asked, table="adult.csv.gz", epsilon="1")
     assert result.code == 0, result.err
     found = json.loads(result.out)
-    assert found["metrics"]["accuracy on public rows"] >= 0.82  # .835 to .849 were seen
+    assert found["metrics"]["accuracy on public rows"] >= 0.82  # 0.835 to 0.849 were seen
     assert {c.purpose for c in pv.Ledger(folder / "out" / "ledger").charges()} == {"training"}

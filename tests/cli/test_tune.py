@@ -11,7 +11,6 @@ import torch
 
 import privada as pv
 from privada.cli.app import main
-from privada.cli.tune import default_grid, parsed
 from privada.core.errors import ArgumentError
 from privada.models import load
 
@@ -159,7 +158,7 @@ def test_an_error_after_the_charge_says_what_stays_charged(table, tuned, monkeyp
 
     asked = (*QUICK, "--ledger", table / "l.db", "--output", table / "best")
     with monkeypatch.context() as patched:
-        patched.setattr("privada.cli.tune.write", full)
+        patched.setattr("privada.workflows.tune.write", full)
         failed = tuned(*asked)
     assert failed.returncode == 2
     assert "stay charged" in failed.stderr
@@ -173,13 +172,6 @@ def test_an_error_after_the_charge_says_what_stays_charged(table, tuned, monkeyp
     assert taken.returncode == 2
     assert "Keep it" in taken.stderr
     assert "remove" not in taken.stderr
-
-
-def test_grids_in_words():
-    assert parsed(["lr=0.1,1", "batch-size=32", "name=a"]) == {
-        "lr": [0.1, 1], "batch_size": [32], "name": ["a"],
-    }  # fmt: skip
-    assert default_grid("dp-sgd", 100)["lr"][-1] == 30.0
 
 
 def test_the_prices_have_the_one_that_was_paid(table, tuned):

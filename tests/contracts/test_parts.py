@@ -101,7 +101,7 @@ def test_a_rule_changes_nothing_that_it_is_given(name, dtype):
         assert torch.equal(again.direction * again.length, move.direction * move.length)
         parameters.add_(*move)
         state = after
-    answer = rule.answer(state)
+    answer = rule.final_parameters(state)
     assert answer is None or answer.shape == (8,)
 
 

@@ -81,7 +81,10 @@ def path_of(monkeypatch, method, steps=12, noise=None, **settings):
     start, path = flat(run.model), []
     for number in range(steps):
         run.step()
-        if number == steps - 1 and run._run.parts.rule.answer(run._state.rule) is not None:
+        if (
+            number == steps - 1
+            and run._run.parts.rule.final_parameters(run._state.rule) is not None
+        ):
             break  # the model is the answer now
         path.append(flat(run.model))
     return start, path, run

@@ -114,7 +114,7 @@ def test_a_wrong_setting_is_an_error_that_names_it(make, name):
 
 
 def test_the_second_moment_of_adam_converges_to_that_of_the_noise():
-    """001, Theorem 3: without gradients, Adam's step size becomes lr / (sigma C / B + eps)."""
+    """Mohapatra et al. (2022), Theorem 3: with no gradient the step is lr / (sigma C / B + eps)."""
     std, batch, rule = 2.0, 50.0, pv.updates.adam(beta1=0.0, beta2=0.999)
     parameters = pv.core.tensors.Parameters(nn.Linear(99, 101))
     generator = torch.Generator().manual_seed(0)

@@ -36,7 +36,7 @@ def agree(path, expected):
     np.testing.assert_allclose(np.stack(path), np.stack(expected[: len(path)]), rtol=1e-8)
 
 
-# ---------------------------------------------------------------------- 000
+# ---------------------------------------------------------------------- Li et al. (2022)
 
 
 FORMS = {
@@ -229,7 +229,7 @@ def test_scales_by_feature_go_to_the_layer_that_meets_the_features():
         scale_on(pv.preconditioning.by_feature([1.0, 2.0]), model)
 
 
-# ---------------------------------------------------------------------- 002
+# ---------------------------------------------------------------------- Koskela and Honkela (2020)
 
 
 @pytest.mark.parametrize(
@@ -269,7 +269,7 @@ def test_adadp_freezes_and_decays(monkeypatch):
     assert sum(run.ledger.totals().values()) == 5 * 2 + 7
 
 
-# ---------------------------------------------------------------------- 003
+# ---------------------------------------------------------------------- Wu et al. (2021)
 
 
 def noisy(alphas):
@@ -299,7 +299,7 @@ def test_adp_sgd_with_the_adaptive_step(monkeypatch):
     agree(path, expected)
 
 
-# ---------------------------------------------------------------------- 004
+# ---------------------------------------------------------------------- Asi et al. (2021)
 
 SETS = {
     "none": (None, pasan_pagan.everywhere),

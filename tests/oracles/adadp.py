@@ -1,4 +1,4 @@
-"""002, Learning Rate Adaptation for Differentially Private Learning: ADADP.
+"""Koskela and Honkela (2020), Learning Rate Adaptation for Differentially Private Learning: ADADP.
 
 `gradient` is a source of released gradients, a function of (theta, i), i = 1, 2, ...; iteration l
 asks for i = 2l - 1 at theta_l and for i = 2l at the half step. Sources as in `adadps`.

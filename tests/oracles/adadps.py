@@ -1,4 +1,4 @@
-"""000, Private Adaptive Optimization with Side Information: AdaDPS and its baselines.
+"""Li et al. (2022), Private Adaptive Optimization with Side Information: AdaDPS and its baselines.
 
 Steps are counted t = 1, 2, ... as in the paper. A source is a function of (theta, t): `rows` gives
 the gradients of the batch's examples, `public` the mean gradient of the public batch, `gradient` a
@@ -158,7 +158,7 @@ def token_frequency(counts, eps=0.0):
 def tf_idf(counts):
     """The total TF-IDF of each token: sum of (count / length) * log10(documents / holding it).
 
-    000 gives no formula; this is the one of the authors' imdb/data/generate_features.py.
+    Li et al. (2022) give no formula; this is that of the authors' imdb/data/generate_features.py.
     """
     total = np.zeros(counts.shape[1])
     for document in counts:
@@ -204,7 +204,10 @@ def dp_adam_pub(theta, gradient, public, steps, lr, beta1=0.9, beta2=0.9, beta3=
 
 
 def cosine_weight(steps):
-    """The private weight of Amid et al. (2021), as 000's code runs it: cos(pi t / 2T), t from 0."""
+    """The private weight of Amid et al. (2021), as the code of Li et al. (2022) has it.
+
+    It is cos(pi t / 2T), t counted from 0.
+    """
     return lambda t: np.cos(np.pi * (t - 1) / (2 * steps))
 
 

@@ -1,4 +1,4 @@
-"""003, Adaptive Differentially Private Empirical Risk Minimization: ADP-SGD.
+"""Wu et al. (2021), Adaptive Differentially Private Empirical Risk Minimization: ADP-SGD.
 
 The step of iteration t = 0 .. T-1 has index t + 1, so that schedules are b_1 .. b_T and
 alpha_1 .. alpha_T. `gradient` is a source as in `adadps`, asked for t = 1 .. T.

@@ -18,7 +18,7 @@ def momentum(theta, gradients, lr, decay=0.9):
 
 
 def adam(theta, gradients, lr, beta1=0.9, beta2=0.999, eps=1e-8):
-    """Kingma and Ba (2015), Algorithm 1; 000, Algorithm 2, on privatised gradients."""
+    """Kingma and Ba (2015), Algorithm 1; Li et al. (2022), Algorithm 2, on privatised gradients."""
     m, v, path = np.zeros_like(theta), np.zeros_like(theta), []
     for t, g in enumerate(gradients, start=1):
         m = beta1 * m + (1 - beta1) * g
@@ -30,7 +30,9 @@ def adam(theta, gradients, lr, beta1=0.9, beta2=0.999, eps=1e-8):
 
 
 def adam_wosm(theta, gradients, lr, noise, beta1=0.9, eps=1e-8):
-    """001, Section 6: Adam's step size at its limit ESS* = lr / (sigma C / L + xi) (Theorem 3).
+    """Mohapatra et al. (2022), Section 6: Adam at its limit, Theorem 3.
+
+    ESS* = lr / (sigma C / L + xi).
 
     `noise` is sigma C / L.
     """
@@ -43,7 +45,7 @@ def adam_wosm(theta, gradients, lr, noise, beta1=0.9, eps=1e-8):
 
 
 def rmsprop(theta, gradients, lr, decay=0.99, eps=1e-8):
-    """Hinton et al. (2012); 000, Section 6, on privatised gradients."""
+    """Hinton et al. (2012); Li et al. (2022), Section 6, on privatised gradients."""
     v, path = np.zeros_like(theta), []
     for g in gradients:
         v = decay * v + (1 - decay) * g**2
@@ -53,7 +55,7 @@ def rmsprop(theta, gradients, lr, decay=0.99, eps=1e-8):
 
 
 def adagrad(theta, gradients, lr, eps=1e-10):
-    """Duchi, Hazan and Singer (2011), diagonal; 004, Section 5, on privatised gradients."""
+    """Duchi, Hazan and Singer (2011), diagonal; Asi et al. (2021), Section 5, privatised."""
     total, path = np.zeros_like(theta), []
     for g in gradients:
         total = total + g**2

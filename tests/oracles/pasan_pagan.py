@@ -1,4 +1,6 @@
-"""004, Private Adaptive Gradient Methods for Convex Optimization: PASAN, PAGAN, Algorithm 3.
+"""Asi et al. (2021), Private Adaptive Gradient Methods for Convex Optimization.
+
+PASAN, PAGAN and Algorithm 3.
 
 An ellipsoid {x : sum_j A_jj x_j^2 <= 1} is given by its half axes s_j = A_jj^(-1/2), so that g / s
 is the whitened gradient and N(0, A^-1) is s times a standard normal. Sources are as in `adadps`;

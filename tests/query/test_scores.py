@@ -120,7 +120,7 @@ def test_what_reads_values_or_mixes_in_large_batches_is_scored_record_by_record(
             noise=GaussianNoise(SeededSource(0, "noise")), model_rng=SeededSource(0, "model"),
         )  # fmt: skip
         with torch.no_grad():
-            return float(torch.cat(list(scorer._merits(model, None))).sum())
+            return float(torch.cat(list(scorer._utilities(model, None))).sum())
 
     whole = total(inputs, targets)
     for odd in (7.25, 1e4):
@@ -170,7 +170,7 @@ def test_no_record_changes_the_scores_of_others():
             noise=GaussianNoise(SeededSource(0, "noise")), model_rng=SeededSource(0, "model"),
         )  # fmt: skip
         with torch.no_grad():
-            return torch.cat(list(scorer._merits(model, None)))
+            return torch.cat(list(scorer._utilities(model, None)))
 
     whole = merits(30)
     for count in np.arange(1, 30):

@@ -6,7 +6,7 @@ import pytest
 
 from privada.core.errors import ArgumentError
 from privada.report import Entry
-from privada.report.entries import statement_of
+from privada.report.statements import statement_of
 from tests.report.conftest import results, searched, trained
 
 

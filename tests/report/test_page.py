@@ -10,11 +10,12 @@ from rich.console import Console
 
 import privada as pv
 from privada.accounting import events
-from privada.cli.ledger import contents, show
+from privada.cli.ledger import show
 from privada.core import formatting
 from privada.core.errors import ArgumentError
 from privada.report import Entry, write
 from privada.report.style import DARK, LIGHT
+from privada.workflows import ledger_contents
 from tests.report.conftest import trained
 
 NASTY = "</script><script>alert('1')</script>&<b>\u2028"
@@ -136,7 +137,7 @@ def test_a_number_is_shown_alike_wherever_it_is_shown(read, world):
 def test_text_command_and_page_agree(read, world, capsys):
     ledger = world.ledger
     page = read(world.first, world.second, world.search, ledger=ledger)
-    show(contents(world.folder / "patients.ledger", None), Console())
+    show(ledger_contents(world.folder / "patients.ledger"), Console())
     said = capsys.readouterr().out
     epsilon = formatting.epsilon(ledger.epsilon())
     assert f"epsilon {epsilon} of 3 spent" in said

@@ -21,7 +21,10 @@ LOSS = pv.selection.bounded_loss(nn.MSELoss(), 1000.0)
 
 
 def linear(kind, lr, clip, steps=10, **settings):
-    """Return 001's linear regression: its gradients have norms above 10 as long as it is far."""
+    """Return the linear regression of Mohapatra et al. (2022).
+
+    Its gradients have norms above 10 as long as it is far from the optimum.
+    """
     model = nn.Linear(3, 1, bias=False)
     nn.init.zeros_(model.weight)
     method = kind(lr=lr, clip=clip, **settings)

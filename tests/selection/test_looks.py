@@ -17,9 +17,8 @@ from joblib import parallel_config
 
 import privada as pv
 from privada.noise import GaussianNoise
-from privada.selection import runs
-from privada.selection import search as searching
-from privada.selection.marks import Marks
+from privada.selection import runs, search_loop
+from privada.selection.started_runs import StartedRuns
 from privada.train import checkpoint
 from tests.forks import PATIENCE
 from tests.selection.test_search import BUDGET, recipe, searched
@@ -34,8 +33,8 @@ class Stopped(BaseException):
 
 @pytest.fixture
 def three_runs(monkeypatch):
-    monkeypatch.setattr(searching, "draw_runs", lambda *_: RUNS)
-    monkeypatch.setattr(searching, "integers", lambda _bits, _below, count: np.arange(count))
+    monkeypatch.setattr(search_loop, "draw_runs", lambda *_: RUNS)
+    monkeypatch.setattr(search_loop, "integers", lambda _bits, _below, count: np.arange(count))
 
 
 @pytest.fixture
@@ -63,7 +62,7 @@ def _diverging(monkeypatch, error, at, failing=(0, 1, 2)):
     def step(self):
         kept(self)
         index = {0.1: 0, 1.0: 1, 4.0: 2}[float(self.method.lr)]
-        if index in failing and self._step == at:
+        if index in failing and self.steps_done == at:
             raise error
 
     monkeypatch.setattr(runs.Trainer, "step", step)
@@ -129,7 +128,7 @@ def test_six_calls_on_one_state_look_no_more_than_one(
     """Whatever ends them, the sixth has looked no more often than was paid for."""
     _diverging(monkeypatch, error, at=1)
     if isinstance(error, Stopped):  # as a process does that is killed: nothing is caught
-        monkeypatch.setattr(runs.Runs, "attempt", runs.Runs._attempt)
+        monkeypatch.setattr(runs.CandidateRuns, "attempt", runs.CandidateRuns._attempt)
     for _ in range(6):
         assert _call(how=how, **asked) is None
     assert looks[0] == RUNS
@@ -149,14 +148,14 @@ def test_stopped_after_any_release_no_run_is_taken_again(
             raise KeyboardInterrupt
         return found
 
-    kept = runs.Runs._attempt
+    kept = runs.CandidateRuns._attempt
 
     def attempt(self, number, index):
         begun.append(number)
         return kept(self, number, index)
 
     monkeypatch.setattr(GaussianNoise, "release", release)
-    monkeypatch.setattr(runs.Runs, "_attempt", attempt)
+    monkeypatch.setattr(runs.CandidateRuns, "_attempt", attempt)
     with pytest.raises(KeyboardInterrupt):
         searched(how=how, **asked)
     found = searched(how=how, **asked)
@@ -195,8 +194,10 @@ def test_copies_of_the_state_of_any_moment_take_no_run_again(
 @pytest.mark.parametrize("how", WAYS)
 @pytest.mark.parametrize(
     "owner",
-    [(checkpoint, "write"), (pv.Ledger, "hold"), (pv.Ledger, "give"), (pv.Ledger, "check_held"),
-     (Marks, "add"), (Marks, "create"), (Marks, "remove"), (pv.Ledger, "charge")],
+    [(checkpoint, "write"), (pv.Ledger, "lease"), (pv.Ledger, "publish"),
+     (pv.Ledger, "check_lease"), (StartedRuns, "add"), (StartedRuns, "create"),
+     (StartedRuns, "remove"),
+     (pv.Ledger, "charge")],
     ids=lambda owner: owner[1],
 )  # fmt: skip
 def test_stopped_before_or_after_any_note_no_run_is_taken_again(
@@ -265,9 +266,9 @@ def test_marks_are_not_in_the_ledger_and_are_gone_at_the_end(three_runs, asked, 
 
     counts = set()
     for number in (1, 3, 6):
-        monkeypatch.setattr(searching, "draw_runs", lambda *_, number=number: number)
+        monkeypatch.setattr(search_loop, "draw_runs", lambda *_, number=number: number)
         monkeypatch.setattr(
-            searching, "integers", lambda _bits, below, count: np.arange(count) % below
+            search_loop, "integers", lambda _bits, below, count: np.arange(count) % below
         )
         for each in asked.values():
             each.unlink(missing_ok=True)
@@ -281,6 +282,7 @@ _KILLED = """
 import os, signal, sys
 from privada.noise import GaussianNoise
 from privada.selection import search as searching
+from privada.selection import search_loop
 from tests.selection.test_search import searched
 
 ledger, state, seen, after = sys.argv[1:]
@@ -295,7 +297,7 @@ def release(self, *given, **named):
     return found
 
 GaussianNoise.release = release
-searching.draw_runs = lambda *_: 3
+search_loop.draw_runs = lambda *_: 3
 searched(ledger=ledger, state=state)
 """
 
@@ -345,21 +347,21 @@ def test_a_run_whose_worker_dies_has_failed_and_the_others_go_on(tmp_path, asked
 @pytest.mark.parametrize("backend", ["loky", "threading"])
 def test_no_more_runs_are_begun_than_there_are_workers(backend, tmp_path, asked, monkeypatch):
     """What is killed loses those that are under way, and none that waits."""
-    ahead, under_way, kept = [], set(), Marks.add
+    ahead, under_way, kept = [], set(), StartedRuns.add
 
     def add(self, number):
         under_way.add(number)
         ahead.append(len(under_way))
         kept(self, number)
 
-    noted = searching._note
+    noted = search_loop.note
 
     def note(search, now, number, outcome):
         under_way.discard(number)
         noted(search, now, number, outcome)
 
-    monkeypatch.setattr(Marks, "add", add)
-    monkeypatch.setattr(searching, "_note", note)
+    monkeypatch.setattr(StartedRuns, "add", add)
+    monkeypatch.setattr(search_loop, "note", note)
     space = {"lr": [0.1, 0.2, 0.3, 0.5, 1.0, 2.0, 4.0]}
     with parallel_config(backend=backend, n_jobs=2):
         searched(how="compose-pld", space=space, **asked)
@@ -388,7 +390,7 @@ def test_an_outdated_copy_of_a_state_takes_nothing_over(asked, tmp_path, monkeyp
     shutil.copy(asked["state"], tmp_path / "outdated")
     searched(how="compose-pld", **asked)
     held = []
-    monkeypatch.setattr(pv.Ledger, "hold", lambda self, label: held.append(label))
+    monkeypatch.setattr(pv.Ledger, "lease", lambda self, label: held.append(label))
     with pytest.raises(pv.LedgerError, match="not in this state"):
         searched(how="compose-pld", **{**asked, "state": tmp_path / "outdated"})
     assert held == []

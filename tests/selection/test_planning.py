@@ -8,16 +8,9 @@ import pytest
 import torch
 
 import privada as pv
-from privada.selection.planning import (
-    CHEAP,
-    ENOUGH_STEPS,
-    NEAR,
-    Setting,
-    _choose,
-    default_batch_sizes,
-    default_delta,
-    plan,
-)
+from privada.accounting import epsilon_of, events
+from privada.selection.planning import PlannedRun, default_batch_sizes, default_delta, plan
+from privada.selection.recommendation import CHEAP, ENOUGH_STEPS, NEAR, choose_run
 from privada.selection.stopping import draw_runs
 
 BUDGET = pv.Budget(1.0, 1e-6)
@@ -94,7 +87,10 @@ def test_fixed_size_samples_are_planned_too():
     expected = pv.accounting.noise_multiplier(
         epsilon=1.0, delta=1e-6, sampling_rate=1024 / 60_000, steps=176, sampling="fixed-size"
     )
-    assert each.noise_multiplier == expected
+    # what a trainer is charged for: 1,024 of 60,000, where a rate alone is rounded up
+    assert each.noise_multiplier == pytest.approx(expected, rel=1e-6)
+    charged = {events.fixed_size(60_000, 1024, each.noise_multiplier): 176}
+    assert 0.999 < epsilon_of(charged, 1e-6) <= 1.0
 
 
 # ---------------------------------------------------------------------- against training
@@ -121,7 +117,9 @@ def moved(size, target, *, records, batch_size, steps, noise_multiplier, lr, cli
 
 def test_the_run_noise_is_what_training_gathers_over_the_most_that_gradients_can_do():
     size, lr, clip = 4000, 0.7, 0.3
-    setting = Setting(batch_size=16, epochs=10.0, steps=40, noise_multiplier=1.7, parameters=size)
+    setting = PlannedRun(
+        batch_size=16, epochs=10.0, steps=40, noise_multiplier=1.7, parameters=size
+    )
     run = {"records": 64, "steps": setting.steps, "lr": lr, "clip": clip}
     noise = moved(size, 0, batch_size=16, noise_multiplier=setting.noise_multiplier, **run)
     signal = moved(size, 1e6, batch_size=64, noise_multiplier=1e-3, **run)
@@ -131,7 +129,7 @@ def test_the_run_noise_is_what_training_gathers_over_the_most_that_gradients_can
 
 
 def test_the_noise_of_a_step_and_of_a_run_in_a_simulation():
-    setting = Setting(batch_size=50, epochs=1.0, steps=100, noise_multiplier=2.0, parameters=9)
+    setting = PlannedRun(batch_size=50, epochs=1.0, steps=100, noise_multiplier=2.0, parameters=9)
     rng = np.random.default_rng(5)
     steps = 2.0 * rng.standard_normal((20_000, 100)) / 50  # clip norm 1
     assert steps.std() == pytest.approx(setting.step_noise, rel=0.01)
@@ -156,16 +154,16 @@ def test_the_chance_of_one_run_or_none_is_that_of_the_numbers_drawn(afforded, ho
 def test_the_rule_is_as_documented():
     def setting(batch_size, epochs, steps, run_noise):
         sigma = run_noise * batch_size * math.sqrt(steps)
-        return Setting(batch_size, epochs, steps, sigma)
+        return PlannedRun(batch_size, epochs, steps, sigma)
 
     least = setting(4096, 100.0, 1500, 1.0)
     near = setting(1024, 30.0, 1700, NEAR - 0.01)
-    assert _choose((least, near)) == near
-    assert _choose((least, setting(1024, 30.0, 1700, NEAR + 0.01))) == least
-    assert _choose((least, near, setting(2048, 30.0, 800, 1.02))).batch_size == 2048
-    assert _choose((least, near, setting(512, 10.0, ENOUGH_STEPS - 1, 1.0))) == near
+    assert choose_run((least, near)) == near
+    assert choose_run((least, setting(1024, 30.0, 1700, NEAR + 0.01))) == least
+    assert choose_run((least, near, setting(2048, 30.0, 800, 1.02))).batch_size == 2048
+    assert choose_run((least, near, setting(512, 10.0, ENOUGH_STEPS - 1, 1.0))) == near
     few = (setting(512, 10.0, 80, 1.0), setting(1024, 30.0, 120, 1.0))
-    assert _choose(few) == few[1]
+    assert choose_run(few) == few[1]
 
 
 def test_the_recommended_setting_is_near_the_least_and_in_the_table(afforded):

@@ -17,9 +17,10 @@ from torch.utils.data import Subset, TensorDataset
 import privada as pv
 from privada.accounting import events
 from privada.accounting.ledger import Prepaid
-from privada.selection import runs, select
+from privada.selection import runs, search_loop, select
 from privada.selection import search as searching
-from privada.selection.terms import SEARCHES
+from privada.selection.search_plan import SEARCHES
+from privada.train import checkpoint
 from tests.forks import PATIENCE
 
 RNG = np.random.default_rng(0)
@@ -76,7 +77,7 @@ def test_composition_costs_as_much_as_its_runs_one_by_one():
     assert alone <= found.price.epsilon <= 1.03 * alone
 
 
-def test_the_dearest_candidate_decides_the_price():
+def test_the_most_expensive_candidate_decides_the_price():
     space = [{"lr": 1.0, "steps": 2}, {"lr": 1.0, "steps": 50}]
     both = searched(space=space, noise_multiplier=2.0, delta=1e-4, budget=None, candidates=5)
     dear = searched(space=space[1:], noise_multiplier=2.0, delta=1e-4, budget=None, candidates=5)
@@ -88,25 +89,25 @@ def test_with_a_budget_each_candidate_has_the_noise_that_it_needs():
     found = searched(space=space, how="compose-pld")
     assert found.price.epsilon <= BUDGET.epsilon
     terms = _terms(space, "repeat-geometric")
-    assert terms.sigmas[0] < terms.sigmas[1]
+    assert terms.noise_multipliers[0] < terms.noise_multipliers[1]
     assert 0.97 * BUDGET.epsilon < terms.price.epsilon <= BUDGET.epsilon
 
 
 def _terms(space, how, **changes):
     found = {}
-    kept = searching._go_on
+    kept = searching.continue_search
 
-    def caught(search, *_, **__):
-        found["terms"] = search.terms
+    def caught(session, *_, **__):
+        found["terms"] = session.runs.plan
         raise StopIteration
 
-    searching._go_on = caught
+    searching.continue_search = caught
     try:
         searched(space=space, how=how, **changes)
     except StopIteration:
         pass
     finally:
-        searching._go_on = kept
+        searching.continue_search = kept
     return found["terms"]
 
 
@@ -120,7 +121,7 @@ def test_scores_cost_nothing_beside_training():
     assert with_scores.price.epsilon == pytest.approx(without.price.epsilon, rel=1e-9)
     less = _terms(
         [{"lr": 1.0}], "repeat-geometric", score_noise=with_scores.score_noise / 3,
-        budget=None, noise_multiplier=with_scores.sigmas[0], delta=1e-4,
+        budget=None, noise_multiplier=with_scores.noise_multipliers[0], delta=1e-4,
     )  # fmt: skip
     assert less.price.epsilon > 1.5 * with_scores.price.epsilon
 
@@ -201,7 +202,7 @@ def test_poisson_stopping_is_not_taken_where_it_often_has_no_run():
 
 
 def test_no_run_at_all_gives_an_untrained_model(monkeypatch):
-    monkeypatch.setattr(searching, "draw_runs", lambda *_: 0)
+    monkeypatch.setattr(search_loop, "draw_runs", lambda *_: 0)
     found = searched(how="repeat-poisson")
     assert found.score is None
     assert found.epsilon() <= BUDGET.epsilon
@@ -215,7 +216,7 @@ def test_no_run_at_all_gives_an_untrained_model(monkeypatch):
         [{"lr": [0.1]}, {"lr": [1.0], "hidden": [3, 4]}],
         ParameterGrid({"lr": [0.1, 1.0]}),
         pv.selection.Grid({"lr": (0.1, 1.0)}),
-        pv.selection.Random({"lr": loguniform(0.1, 1.0), "clip": [1.0, 2.0]}, pool=3),
+        pv.selection.RandomSpace({"lr": loguniform(0.1, 1.0), "clip": [1.0, 2.0]}, pool=3),
         pv.selection.Suggest(lambda t: t.suggest_float("lr", 0.1, 1.0, log=True), pool=3),
     ],
     ids=["mapping", "list", "grids", "sklearn", "grid", "random", "suggest"],
@@ -273,7 +274,7 @@ class Killed(BaseException):
 
 def _killed_after(runs, monkeypatch):
     """Kill a search in the run after so many."""
-    kept, count = searching.Runs.attempt, [0]
+    kept, count = searching.CandidateRuns.attempt, [0]
 
     def attempt(self, number, index):
         if count[0] == runs:
@@ -281,14 +282,14 @@ def _killed_after(runs, monkeypatch):
         count[0] += 1
         return kept(self, number, index)
 
-    monkeypatch.setattr(searching.Runs, "attempt", attempt)
+    monkeypatch.setattr(searching.CandidateRuns, "attempt", attempt)
     return count
 
 
 @pytest.mark.parametrize("how", ["compose-pld", "repeat-geometric"])
 @pytest.mark.parametrize("runs", [0, 1, 2])
 def test_a_killed_search_goes_on_without_a_second_charge(how, runs, tmp_path, monkeypatch):
-    monkeypatch.setattr(searching, "draw_runs", lambda *_: 3)
+    monkeypatch.setattr(search_loop, "draw_runs", lambda *_: 3)
     ledger, path = tmp_path / "l.db", tmp_path / "s"
     asked = {"how": how, "ledger": ledger, "state": path}
     with monkeypatch.context() as patch:
@@ -320,7 +321,7 @@ def test_killed_before_the_charge_is_charged_once(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("how", ["compose-pld", "repeat-geometric"])
 def test_a_copy_of_the_state_gives_out_no_second_result(how, tmp_path, monkeypatch):
-    monkeypatch.setattr(searching, "draw_runs", lambda *_: 3)
+    monkeypatch.setattr(search_loop, "draw_runs", lambda *_: 3)
     ledger, path, other = tmp_path / "l.db", tmp_path / "s", tmp_path / "copy"
     with monkeypatch.context() as patch:
         _killed_after(1, patch)
@@ -338,6 +339,23 @@ def test_a_copy_of_the_state_gives_out_no_second_result(how, tmp_path, monkeypat
     else:  # the copy had the best run already, and no other is taken
         assert how == "repeat-geometric"
         assert again.score == first.score
+
+
+def test_a_state_of_the_former_version_is_read(tmp_path):
+    """Its outcomes call the seed of the first weights an origin."""
+    outcome = {
+        "candidate": 1, "score": 0.5, "score_std": 0.1, "parameters": {"w": torch.ones(2)},
+        "origin": 7,
+    }  # fmt: skip
+    kept = {
+        "fingerprint": "f", "run": "select-1", "draws": [0, 1], "mask": torch.zeros(0).bool(),
+        "done": [1], "outcomes": {1: outcome},
+    }  # fmt: skip
+    checkpoint.write(tmp_path / "s", kept)
+    state = searching.states.read(tmp_path / "s")
+    assert (state.draws, state.done, state.outcomes[1].init_seed) == ([0, 1], {1}, 7)
+    state.save(tmp_path / "s")
+    assert searching.states.read(tmp_path / "s").outcomes[1].digest() == state.outcomes[1].digest()
 
 
 def test_a_state_of_another_search_is_refused(tmp_path):
@@ -514,9 +532,10 @@ import os, signal, sys
 import numpy as np, torch
 import privada as pv
 from privada.selection import search as searching
+from privada.selection import search_loop
 from tests.selection.test_search import searched
 
-kept, done = searching.Runs.attempt, [0]
+kept, done = searching.CandidateRuns.attempt, [0]
 
 def attempt(self, number, index):
     if done[0] == int(sys.argv[3]):
@@ -524,8 +543,8 @@ def attempt(self, number, index):
     done[0] += 1
     return kept(self, number, index)
 
-searching.Runs.attempt = attempt
-searching.draw_runs = lambda *_: 3
+searching.CandidateRuns.attempt = attempt
+search_loop.draw_runs = lambda *_: 3
 searched(how=sys.argv[4], ledger=sys.argv[1], state=sys.argv[2])
 """
 

@@ -18,11 +18,11 @@ from torch.utils.data import Subset, TensorDataset
 
 import privada as pv
 from privada.core.randomness import SeededSource
-from privada.selection import runs
+from privada.selection import runs, search_loop
 from privada.selection import search as searching
 from privada.selection.candidates import mechanism_of
+from privada.selection.search_plan import plan_search
 from privada.selection.stopping import draw_runs
-from privada.selection.terms import agree
 from tests.alarms import alarmed
 from tests.forks import PATIENCE, in_fork
 from tests.selection.test_search import BUDGET, DATA, Killed, X, Y, _killed_after, recipe, searched
@@ -63,19 +63,19 @@ def test_what_was_noted_and_not_given_out_is_given_out_once(tmp_path, monkeypatc
     """Killed between the state and the ledger's note, which the next call must make up for."""
     asked = {"how": "compose-pld", "ledger": tmp_path / "l.db", "state": tmp_path / "s"}
     with monkeypatch.context() as patch:
-        patch.setattr(pv.Ledger, "give", lambda *_, **__: (_ for _ in ()).throw(Killed))
+        patch.setattr(pv.Ledger, "publish", lambda *_, **__: (_ for _ in ()).throw(Killed))
         with pytest.raises(Killed):
             searched(**asked)
     found = searched(**asked)
     ledger = pv.Ledger(asked["ledger"])
     labels = [f"{found.statement.run}, candidate {number}" for number in (1, 2, 3)]
-    assert all(ledger.given(label) is not None for label in labels)
+    assert all(ledger.published(label) is not None for label in labels)
 
 
 def test_once_given_out_no_further_run_is_taken(tmp_path, monkeypatch):
     """Else a copy would tell, again and again, whether a fresh run beats the one given out."""
-    monkeypatch.setattr(searching, "draw_runs", lambda *_: 3)
-    monkeypatch.setattr(searching.Runs, "better", lambda _self, one, _other: one)
+    monkeypatch.setattr(search_loop, "draw_runs", lambda *_: 3)
+    monkeypatch.setattr(searching.CandidateRuns, "better", lambda _self, one, _other: one)
     asked = {"ledger": tmp_path / "l.db", "state": tmp_path / "s"}
     _killed(1, monkeypatch, **asked)
     copied = tmp_path / "copy"
@@ -88,9 +88,9 @@ def test_once_given_out_no_further_run_is_taken(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("how", ["compose-pld", "repeat-geometric"])
 def test_who_is_taken_over_gives_out_nothing(how, tmp_path, monkeypatch):
-    monkeypatch.setattr(searching, "draw_runs", lambda *_: 2)
+    monkeypatch.setattr(search_loop, "draw_runs", lambda *_: 2)
     asked = {"how": how, "ledger": tmp_path / "l.db", "state": tmp_path / "s"}
-    kept, inner = searching.Runs.attempt, []
+    kept, inner = searching.CandidateRuns.attempt, []
 
     def attempt(self, number, index):
         if not inner:
@@ -98,7 +98,7 @@ def test_who_is_taken_over_gives_out_nothing(how, tmp_path, monkeypatch):
             inner[0] = searched(**asked)
         return kept(self, number, index)
 
-    monkeypatch.setattr(searching.Runs, "attempt", attempt)
+    monkeypatch.setattr(searching.CandidateRuns, "attempt", attempt)
     with pytest.raises(pv.LedgerError, match="taken over"):
         searched(**asked)
     assert searched(**asked).score == inner[0].score
@@ -177,8 +177,8 @@ def test_no_run_starts_from_what_another_has_learnt(space, recipe, monkeypatch):
             return super().fit(*arguments, **options)
 
     monkeypatch.setattr(runs, "Trainer", Watched)
-    monkeypatch.setattr(searching, "draw_runs", lambda *_: 6)
-    monkeypatch.setattr(searching, "integers", lambda _bits, _below, n: np.zeros(n, dtype=int))
+    monkeypatch.setattr(search_loop, "draw_runs", lambda *_: 6)
+    monkeypatch.setattr(search_loop, "integers", lambda _bits, _below, n: np.zeros(n, dtype=int))
     searched(recipe=recipe, space=space)
     assert len(starts) == 6
     assert all(torch.equal(start, starts[0]) for start in starts)
@@ -196,7 +196,7 @@ def test_each_candidate_that_is_shown_is_a_model_of_its_own():
 
 @pytest.mark.parametrize("runs", [1, 6])
 def test_warnings_do_not_count_the_runs(runs, monkeypatch):
-    monkeypatch.setattr(searching, "draw_runs", lambda *_: runs)
+    monkeypatch.setattr(search_loop, "draw_runs", lambda *_: runs)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         warnings.simplefilter("ignore", ResourceWarning)  # of what other tests have left behind
@@ -213,14 +213,14 @@ def test_joblib_does_not_count_the_runs(capsys):
 
 def _failing(monkeypatch, error, failing):
     """Make runs of some candidates fail."""
-    kept = searching.Runs._attempt
+    kept = searching.CandidateRuns._attempt
 
     def attempt(self, number, index):
         if index in failing:
             raise error(f"run-{number} of {index}")
         return kept(self, number, index)
 
-    monkeypatch.setattr(searching.Runs, "_attempt", attempt)
+    monkeypatch.setattr(searching.CandidateRuns, "_attempt", attempt)
 
 
 @pytest.mark.parametrize("how", ["compose-pld", "repeat-geometric"])
@@ -228,8 +228,8 @@ def _failing(monkeypatch, error, failing):
     "score", [None, pv.selection.bounded_loss(torch.nn.CrossEntropyLoss(), 2.0)]
 )
 def test_a_run_that_fails_is_the_worst_and_does_not_end_the_search(how, score, monkeypatch):
-    monkeypatch.setattr(searching, "draw_runs", lambda *_: 3)
-    monkeypatch.setattr(searching, "integers", lambda _bits, _below, n: np.arange(n))
+    monkeypatch.setattr(search_loop, "draw_runs", lambda *_: 3)
+    monkeypatch.setattr(search_loop, "integers", lambda _bits, _below, n: np.arange(n))
     _failing(monkeypatch, ArithmeticError, {0, 2})
     found = searched(how=how, score=score)
     assert found.settings == {"lr": 1.0}
@@ -258,6 +258,7 @@ _KILLED_IN_A_WRITE = """
 import os, signal, sys
 from privada.train import checkpoint
 from privada.selection import search as searching
+from privada.selection import search_loop
 from tests.selection.test_search import searched
 
 kept, count = checkpoint.write, [0]
@@ -272,7 +273,7 @@ def write(*given):
     return kept(*given)
 
 checkpoint.write = write
-searching.draw_runs = lambda *_: 2
+search_loop.draw_runs = lambda *_: 2
 searched(ledger=sys.argv[1], state=sys.argv[2])
 """
 
@@ -376,9 +377,9 @@ def test_overlaps_through_subsets_are_refused():
 
 
 def test_the_cheapest_way_is_one_that_the_budget_reaches():
-    charges = [mechanism_of(recipe(1.0), 320, pv.participation.Poisson()).charges_at]
-    terms = agree(
-        charges, how="cheapest", mean=10, shape=None, budget=pv.Budget(0.05, 1e-5),
+    mechanisms = [mechanism_of(recipe(1.0), 320, pv.participation.Poisson())]
+    terms = plan_search(
+        mechanisms, how="cheapest", expected_runs=10, shape=None, budget=pv.Budget(0.05, 1e-5),
         noise_multiplier=None, delta=None, score_noise=None, scored=True,
     )  # fmt: skip
     assert terms.price.epsilon <= 0.05
@@ -445,7 +446,7 @@ def test_functions_among_settings_do_not_keep_a_search_from_going_on(tmp_path, m
     asked = {"recipe": activated, "ledger": tmp_path / "l.db", "state": tmp_path / "s"}
     kept = space()
     with monkeypatch.context() as patch:
-        patch.setattr(pv.Ledger, "hold", lambda *_: (_ for _ in ()).throw(Killed))
+        patch.setattr(pv.Ledger, "lease", lambda *_: (_ for _ in ()).throw(Killed))
         with pytest.raises(Killed):
             searched(space=kept, **asked)
     other = space()
@@ -492,7 +493,7 @@ def test_records_are_scored_in_the_type_that_is_trained():
 
 
 def test_a_search_within_a_recipe_does_not_wait_for_itself(monkeypatch):
-    kept, within = searching.Runs._attempt, []
+    kept, within = searching.CandidateRuns._attempt, []
 
     def attempt(self, number, index):
         if not within:
@@ -500,7 +501,7 @@ def test_a_search_within_a_recipe_does_not_wait_for_itself(monkeypatch):
             within[0] = searched(space={"lr": [0.1]}, recipe=recipe)
         return kept(self, number, index)
 
-    monkeypatch.setattr(searching.Runs, "_attempt", attempt)
+    monkeypatch.setattr(searching.CandidateRuns, "_attempt", attempt)
 
     def stuck(*_):
         raise TimeoutError("the search waits for itself")

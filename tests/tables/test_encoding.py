@@ -24,12 +24,12 @@ from privada.tables import (
     Schema,
     Table,
     Text,
-    draft,
     encode,
     encode_inputs,
+    infer_schema,
     read,
 )
-from privada.tables.words import bucket, words_of
+from privada.tables.bag_of_words import hash_bucket, tokenize
 from tests.datasets import data_folder
 
 YES_NO = Classes("y", ["no", "yes"])
@@ -114,10 +114,10 @@ def test_numbers_are_categories_by_their_text():
 
 def test_hashed_values_have_the_bucket_of_their_text():
     made = inputs(Hashed(8), ["a", "b", "a", None, "?"])
-    assert made[0].argmax() == bucket("a", 8)
+    assert made[0].argmax() == hash_bucket("a", 8)
     assert np.array_equal(made[0], made[2])
     assert made.sum(axis=1).tolist() == [1, 1, 1, 0, 0]
-    assert bucket("a", 2**40) == 0x395B66422F  # printf a | b2sum -l 64
+    assert hash_bucket("a", 2**40) == 0x395B66422F  # printf a | b2sum -l 64
 
 
 # ---------------------------------------------------------------------- text
@@ -126,7 +126,7 @@ DOCUMENTS = ["Good, good film; it's GOOD", "bad film", "", None, "unheard-of"]
 
 
 def test_words():
-    assert words_of("Don't STOP—café 42_x 'quoted'") == ["don't", "stop", "café", "42_x", "quoted"]
+    assert tokenize("Don't STOP—café 42_x 'quoted'") == ["don't", "stop", "café", "42_x", "quoted"]
 
 
 @pytest.fixture
@@ -178,7 +178,7 @@ def test_words_are_hashed_without_a_vocabulary():
     made = inputs(Text(features=16, unit_norm=False), ["a b a", "\ud800"])
     expected = np.zeros(16)
     for word in ("a", "b", "a"):
-        expected[bucket(word, 16)] += 1
+        expected[hash_bucket(word, 16)] += 1
     assert made[0].tolist() == expected.tolist()
 
 
@@ -359,7 +359,7 @@ def test_that_holds_for_numbers_and_words_in_arrays_too(values, place):
 
 def test_adult_is_encoded_and_trained_on():
     table = read(data_folder("adult.csv.gz") / "adult.csv.gz")
-    drafted = draft(table, target="income", public=True)
+    drafted = infer_schema(table, target="income", public=True)
     schema = replace(drafted, columns={**drafted.columns, "split": Ignore()})
     train = encode(table.take(table.texts("split") == "train"), schema)
     assert train.inputs.shape == (32_561, len(schema.features))

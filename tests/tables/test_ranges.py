@@ -8,14 +8,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sklearn import datasets
 
-from privada.tables.ranges import BINS, POWERS, _cut, bins_of, edges, find_ranges
+from privada.query.bounds import BINS, POWERS, edges, power_bins
+from privada.tables.ranges import _cut, find_ranges
 
 
 def noisy(columns, ratio, seed):
     """Return the histograms of columns with noise, its deviation and the number of records."""
     records = len(columns[0])
     std = records / ratio
-    counts = np.stack([np.bincount(bins_of(c[~np.isnan(c)]), minlength=BINS) for c in columns])
+    counts = np.stack([np.bincount(power_bins(c[~np.isnan(c)]), minlength=BINS) for c in columns])
     noise = np.random.default_rng(seed).normal(0, std, counts.shape)
     return counts + noise, std, records
 

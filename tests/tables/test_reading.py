@@ -283,7 +283,7 @@ def test_errors_are_the_same_whichever_record_is_wrong_and_whatever_is_in_it(tmp
 
 
 def test_json_lines_take_missing_keys_null_and_all_plain_types(file, monkeypatch):
-    monkeypatch.setattr("privada.tables.reading._CHUNK", 1)
+    monkeypatch.setattr("privada.tables.formats.json_lines.CHUNK", 1)
     content = '{"a": 1, "b": "x "}\n\n{"a": 1.0, "c": true}\n{"a": null, "b": NaN, "d": 2.5}\n'
     table = read(file("t.ndjson", content))
     assert table.texts("a").tolist() == ["1", "1", None]

@@ -23,7 +23,7 @@ from privada.core.tensors import Parameters
 from privada.core.values import Release
 from privada.methods.method import Method, Parts
 from privada.train import checkpoint
-from privada.updates import Move, Rule, State, scheduled
+from privada.updates import ParameterStep, State, UpdateRule, scheduled
 
 STEPS = 7
 EVENT = events.poisson(0.1, 4.0)
@@ -42,11 +42,13 @@ class Heavy(Method):
 
         def update(
             release: Release, state: State, parameters: Parameters, lr: float
-        ) -> tuple[Move, State]:
+        ) -> tuple[ParameterStep, State]:
             speed = 0.9 * state["speed"] + release.gradient
-            return Move(speed, -lr), {"speed": speed, "turns": state["turns"] + 1}
+            return ParameterStep(speed, -lr), {"speed": speed, "turns": state["turns"] + 1}
 
-        return Parts(rule=Rule(init, update), controller=scheduled(lambda k: self.lr / (1 + k)))
+        return Parts(
+            rule=UpdateRule(init, update), controller=scheduled(lambda k: self.lr / (1 + k))
+        )
 
 
 METHODS = {"dp-sgd": pv.methods.DPSGD(lr=0.1, clip=1.0), "heavy": Heavy(lr=0.1, clip=1.0)}

@@ -3,20 +3,33 @@
 Nothing here needs torch.
 """
 
-from privada.accounting.accountants import ACCOUNTANTS, epsilon_of
+from privada.accounting.accountants import (
+    ACCOUNTANTS,
+    Accountant,
+    LossDistributionAccountant,
+    MomentsAccountant,
+    RenyiAccountant,
+    epsilon_of,
+)
 from privada.accounting.budget import Budget
 from privada.accounting.calibration import batch_size, epsilon, noise_multiplier, steps
 from privada.accounting.composition import advanced_composition, advanced_composition_sigma
-from privada.accounting.ledger import Charge, Ledger
+from privada.accounting.ledger import Charge, Ledger, LedgerStorage, SQLiteStorage
 from privada.accounting.reservations import Reservation
 from privada.accounting.statement import Statement
 
 __all__ = [
     "ACCOUNTANTS",
+    "Accountant",
     "Budget",
     "Charge",
     "Ledger",
+    "LedgerStorage",
+    "LossDistributionAccountant",
+    "MomentsAccountant",
+    "RenyiAccountant",
     "Reservation",
+    "SQLiteStorage",
     "Statement",
     "advanced_composition",
     "advanced_composition_sigma",

@@ -9,7 +9,7 @@ import numpy as np
 from dp_accounting import DpEvent
 
 from privada.accounting import events, rdp
-from privada.accounting.accountants import epsilon_of, times
+from privada.accounting.accountants import Accountant, accountant_of, epsilon_of, times
 from privada.accounting.events import Tally
 from privada.accounting.orders import Vector
 from privada.core.errors import ArgumentError
@@ -115,7 +115,7 @@ def epsilon(
     noise_multiplier: Numbers,
     steps: int | None = None,
     delta: float,
-    accountant: str = "pld",
+    accountant: str | Accountant = "pld",
     sampling: str = "poisson",
 ) -> float:
     """Return the epsilon at `delta` of sampled Gaussian steps.
@@ -123,7 +123,7 @@ def epsilon(
     `noise_multiplier` and `sampling_rate` are numbers, or sequences with one entry per step; the
     multiplier is the noise's standard deviation over the clip norm. `accountant` is "pld" (tight),
     "rdp", or "moments" (whole moments 1 to 32 with the first conversion, for comparison with old
-    papers).
+    papers), or an `Accountant`.
 
     Guarantee: an upper bound, for adding or removing one record with Poisson sampling, for
     replacing one with "fixed-size". Many different multipliers are mixed from fewer, or grouped and
@@ -321,14 +321,14 @@ def noise_multiplier(
     delta: float,
     sampling_rate: float,
     steps: int,
-    accountant: str = "pld",
+    accountant: str | Accountant = "pld",
     schedule: Sequence[float] | None = None,
     sampling: str = "poisson",
 ) -> float:
     """Return the noise multiplier with which a run costs at most `epsilon` at `delta`.
 
     With `schedule`, step t uses the returned multiplier times `schedule[t]`, and the whole
-    schedule together fits the budget (003 calls these factors alpha_t).
+    schedule together fits the budget (the factors alpha_t of Wu et al. 2021).
 
     Guarantee: the cost of the returned multiplier is at most `epsilon`. It is at least 99.9% of it
     where the accountant's cost falls without jumps; near 0 by "rdp", and below the range of the
@@ -344,8 +344,9 @@ def noise_multiplier(
         ... ) <= 1.0
         True
 
-    Reference: Adaptive Differentially Private Empirical Risk Minimization (003), Section 4, for
-    schedules; calibrated here by the tight accountant rather than by its equation (6).
+    Reference: Wu et al. (2021), Adaptive Differentially Private Empirical Risk Minimization,
+    arXiv 2110.07435, Section 4, for schedules; calibrated here by the tight accountant rather than
+    by its equation (6).
     """
     positive("epsilon", epsilon)
     probability("delta", delta)
@@ -375,9 +376,8 @@ def noise_multiplier(
         about = estimate(sampling_rate=sampling_rate, steps=steps, delta=delta, sampling=sampling)
     elif np.unique(factors).size > _FEW_FACTORS:
         about = _of_few(factors, sampling_rate=sampling_rate, delta=delta, sampling=sampling)
-    return least_noise(
-        cost, epsilon, f"epsilon={epsilon} at delta={delta}", about if accountant == "pld" else None
-    )
+    start = about if accountant_of(accountant).slow else None
+    return least_noise(cost, epsilon, f"epsilon={epsilon} at delta={delta}", start)
 
 
 def _most(affordable: Callable[[int], bool], most: int) -> int:
@@ -399,7 +399,7 @@ def steps(
     delta: float,
     sampling_rate: float,
     noise_multiplier: float,
-    accountant: str = "pld",
+    accountant: str | Accountant = "pld",
     most: int = 100_000_000,
 ) -> int:
     """Return the largest number of steps that costs at most `epsilon` at `delta`.
@@ -427,7 +427,7 @@ def batch_size(
     population: int,
     noise_multiplier: float,
     steps: int,
-    accountant: str = "pld",
+    accountant: str | Accountant = "pld",
 ) -> int:
     """Return the largest expected batch size with which `steps` steps cost at most `epsilon`.
 

@@ -1,4 +1,4 @@
-"""The composition bounds of 003, for comparison with tight accounting."""
+"""The composition bounds of Wu et al. (2021), for comparison with tight accounting."""
 
 import math
 from collections.abc import Sequence
@@ -30,7 +30,8 @@ def advanced_composition(
         >>> round(eps, 6)
         1.865039
 
-    Reference: Adaptive Differentially Private Empirical Risk Minimization (003), Lemma 2.2.
+    Reference: Wu et al. (2021), Adaptive Differentially Private Empirical Risk Minimization,
+    arXiv 2110.07435, Lemma 2.2.
     """
     if len(epsilons) != len(deltas) or len(epsilons) == 0:
         raise ArgumentError(
@@ -48,7 +49,7 @@ def advanced_composition(
 def advanced_composition_sigma(
     *, epsilon: float, delta: float, population: int, lipschitz: float, alphas: Sequence[float]
 ) -> float:
-    """Return the noise standard deviation of 003's equation (6).
+    """Return the noise standard deviation of equation (6) of Wu et al. (2021).
 
     sigma^2 = (16 G)^2 B_delta / (n^2 eps^2) sum_t 1 / alpha_t^2, with
     B_delta = log(16 T / (n delta)) log(1.25 / delta).
@@ -66,7 +67,8 @@ def advanced_composition_sigma(
         >>> round(sigma, 3)
         1.897
 
-    Reference: Adaptive Differentially Private Empirical Risk Minimization (003), Theorem 4.1.
+    Reference: Wu et al. (2021), Adaptive Differentially Private Empirical Risk Minimization,
+    arXiv 2110.07435, Theorem 4.1.
     """
     positive("epsilon", epsilon)
     probability("delta", delta)

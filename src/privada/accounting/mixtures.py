@@ -34,7 +34,7 @@ _MOST_SHARES = 1000
 _GRAIN = 16
 
 
-class Mechanism(NamedTuple):
+class SampledGaussian(NamedTuple):
     """A sampled Gaussian release: the rate, and the noise over what one record can change.
 
     `replacing` is False for Poisson sampling under add-or-remove-one, True for fixed-size sampling
@@ -48,14 +48,14 @@ class Mechanism(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Part:
+class Mixture:
     """Releases each of which is, in a share of the cases, the less noisy of two mechanisms.
 
     `shares` says how many releases have which share. Releases of one mechanism have it as both.
     """
 
-    near: Mechanism
-    far: Mechanism
+    near: SampledGaussian
+    far: SampledGaussian
     shares: tuple[tuple[float, int], ...]
 
     @cached_property
@@ -97,7 +97,7 @@ def share_of(sigma: float, near: float, far: float) -> float:
     return min(1.0, max(0.0, share) + 1e-12)
 
 
-def parts_of(counts: Mapping[Mechanism, int]) -> tuple[Part, ...]:
+def mixtures_of(counts: Mapping[SampledGaussian, int]) -> tuple[Mixture, ...]:
     """Return mechanisms as parts that cost no less, many multipliers at one rate as mixtures.
 
     The lattice is the same for all, so that what is known of its mechanisms serves every question.
@@ -107,18 +107,22 @@ def parts_of(counts: Mapping[Mechanism, int]) -> tuple[Part, ...]:
     Edge cases: multipliers are at least `SMALLEST_MULTIPLIER`. Below about 0.1 shares approach 1,
     and a mixture costs nearly what that 1.1% less noise does. Rates are taken as they are.
     """
-    exact: list[Part] = []
-    mixed: defaultdict[tuple[Mechanism, Mechanism], Counter[float]] = defaultdict(Counter)
+    exact: list[Mixture] = []
+    mixed: defaultdict[tuple[SampledGaussian, SampledGaussian], Counter[float]] = defaultdict(
+        Counter
+    )
     distinct = Counter((m.rate, m.replacing) for m in counts)
     for mechanism, n in sorted(counts.items()):
         rate, sigma, replacing = mechanism
         different = distinct[rate, replacing]
         if different <= _MOST_EXACT:
-            exact.append(Part(mechanism, mechanism, ((1.0, n),)))
+            exact.append(Mixture(mechanism, mechanism, ((1.0, n),)))
             continue
         near, far = around(sigma)
         share = share_of(sigma, near, far)
         if different > _MOST_SHARES:
             share = math.ceil(share * _GRAIN) / _GRAIN
-        mixed[Mechanism(rate, near, replacing), Mechanism(rate, far, replacing)][share] += n
-    return (*exact, *(Part(*pair, tuple(shares.items())) for pair, shares in mixed.items()))
+        mixed[SampledGaussian(rate, near, replacing), SampledGaussian(rate, far, replacing)][
+            share
+        ] += n
+    return (*exact, *(Mixture(*pair, tuple(shares.items())) for pair, shares in mixed.items()))

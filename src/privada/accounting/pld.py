@@ -15,24 +15,28 @@ Zhu, Dong and Wang (2022), Optimal Accounting of Differential Privacy via Charac
 """
 
 import math
-from collections import OrderedDict
-from collections.abc import Callable, Collection, Hashable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping
 from functools import lru_cache
-from typing import Generic, NamedTuple, Protocol, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy import fft
-from scipy.special import erfcx
 
 from privada.accounting import rdp
-from privada.accounting.mixtures import Mechanism, Part, parts_of
+from privada.accounting.loss_grids import (
+    GRID_ERROR_EACH,
+    Kept,
+    Transform,
+    Vector,
+    grid_ends,
+    log_decay,
+    log_moment,
+    log_transform,
+    logarithm,
+    loss_range,
+    loss_variance,
+)
+from privada.accounting.mixtures import Mixture, SampledGaussian, mixtures_of
 from privada.accounting.orders import ORDERS
-
-Vector = NDArray[np.float64]
-Transform = NDArray[np.complex128]
-
 
 # Mass that may be cut from each tail of a composition, and what rounding in the transforms may
 # misplace, at least and for each composition; all are added to delta. The tests measure the
@@ -40,9 +44,6 @@ Transform = NDArray[np.complex128]
 _TAIL = 1e-14
 _TRANSFORM_ERROR = 1e-12
 _TRANSFORM_ERROR_EACH = 5e-16
-# By which fraction rounding may lower the curve of one mechanism on its grid (3e-12 was measured):
-# all masses are raised by it. A curve that dominates does so under composition.
-GRID_ERROR_EACH = 1e-11
 # Below this, and below SMALLEST_MULTIPLIER, the construction runs out of floating-point range;
 # other accountants take over.
 SMALLEST_DELTA = 1e-10
@@ -52,233 +53,23 @@ _STABLE, _STABLE_MIXED = 1e-3, 1e-2
 _MOST_POINTS = 1 << 22
 # A band of two to this power is narrow enough not to be narrowed further.
 _NARROW = 9
-# How many standard deviations of the noise a single loss distribution keeps on either side.
-_REACH = 10.0
 
 
-@dataclass(frozen=True)
-class _Grid:
-    """Loss probabilities on multiples of an interval, from `lowest` on, and a mass at infinity."""
-
-    lowest: int
-    probabilities: Vector
-    infinity: float
-
-
-class _Grids(NamedTuple):
-    """The loss distributions of removing a record and of adding one."""
-
-    removing: _Grid
-    adding: _Grid
-
-    @property
-    def nbytes(self) -> int:
-        return self.removing.probabilities.nbytes + self.adding.probabilities.nbytes
-
-
-class _Large(Protocol):
-    @property
-    def nbytes(self) -> int: ...
-
-
-Result = TypeVar("Result", bound=_Large)
-
-
-class _Kept(Generic[Result]):
-    """The results of a function that were used last, within a bound on memory.
-
-    Threads may get in each other's way, at the price of a result that is made twice.
-    """
-
-    def __init__(self, make: Callable[..., Result], most_bytes: int = 1 << 27) -> None:
-        self._make, self._most, self._bytes = make, most_bytes, 0
-        self._kept: OrderedDict[tuple[Hashable, ...], Result] = OrderedDict()
-
-    def __call__(self, *key: Hashable) -> Result:
-        found = self._kept.pop(key, None)
-        if found is None:
-            found = self._make(*key)
-            self._bytes += found.nbytes
-        self._kept[key] = found
-        while self._bytes > self._most:
-            try:
-                self._bytes -= self._kept.popitem(last=False)[1].nbytes
-            except KeyError:  # none is left, and what two threads made was counted twice
-                self._bytes = 0
-        return found
-
-    def cache_clear(self) -> None:
-        self._kept.clear()
-        self._bytes = 0
-
-
-def divergences(epsilon: Vector, rate: float, sigma: float) -> Vector:
-    """Return, of P = (1-q) N(0) + q N(1) against Q = N(0), delta(epsilon) or its complement.
-
-    At epsilon >= 0 the result is the hockey-stick divergence delta(epsilon), at epsilon < 0 it is
-    delta(epsilon) - (1 - e^epsilon). With t = (x - 1) / s where the loss at x is epsilon, and m
-    the Mills ratio, these are q phi(t) (m(t) - m(t + 1/s)) and q phi(t) (m(-t - 1/s) - m(-t)):
-    each keeps its relative precision far into its tail.
-    """
-    shift, root_half = 1 / sigma, math.sqrt(0.5)
-    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
-        growth = np.expm1(np.minimum(epsilon, 30.0)) + rate
-        log_odds = np.where(
-            epsilon > 30,
-            epsilon + np.log1p(-(1 - rate) * np.exp(-np.maximum(epsilon, 30.0))),
-            np.log(np.maximum(growth, 0)),
-        ) - math.log(rate)
-        t = sigma * log_odds - shift / 2
-        weight = rate / 2 * np.exp(-(t**2) / 2)
-        above = epsilon >= 0
-        near = np.where(above, t, -(t + shift))
-        far = np.where(above, t + shift, -t)
-        value = weight * (erfcx(root_half * near) - erfcx(root_half * far))
-    return np.where(np.isneginf(t), 0.0, np.maximum(value, 0.0))
-
-
-def _reach(mechanism: Mechanism) -> tuple[float, float]:
-    """Return the least and the greatest loss that a grid keeps."""
-    rate, sigma, _ = mechanism
-    losses = (np.array([-_REACH, _REACH]) * sigma + [0, 1] - 0.5) / sigma**2
-    if rate < 1:
-        losses = np.logaddexp(math.log1p(-rate), math.log(rate) + losses)
-    return float(losses[0]), float(losses[1])
-
-
-@_Kept
-def _loss_grids(mechanism: Mechanism, interval: float) -> _Grids:
-    """Return the loss distributions of removing a record and of adding one.
-
-    Connect-the-dots: the hockey-stick curve is taken at the grid points and joined by straight
-    lines in e^epsilon, which lie above it. The second distribution is the first one's dual.
-
-    For replacing a record the curve at epsilon >= 0 is the same, q delta(epsilon') with
-    e^epsilon = 1 + q (e^epsilon' - 1), by the amplification theorem for sampling without
-    replacement; at epsilon < 0 it follows from that by the symmetry of the relation. The whole
-    curve is convex in e^epsilon, so one pair of distributions has it and may be composed.
-    """
-    rate, sigma, replacing = mechanism
-    ends = _reach(mechanism)
-    low, high = math.floor(ends[0] / interval), math.ceil(ends[1] / interval)
-    if replacing:
-        low = -high
-    epsilon = np.arange(low, high + 1, dtype=np.float64) * interval
-    zero = -low
-    if replacing:
-        right = divergences(epsilon[zero:], rate, sigma)
-        values = np.concatenate([(right * np.exp(-epsilon[zero:]))[:0:-1], right])
-    else:
-        values = divergences(epsilon, rate, sigma)
-    below = np.append(values[:zero], values[zero])  # delta(0) is its own complement
-    rises, falls = np.diff(below), -np.diff(values[zero:])
-    up, down = math.expm1(interval), -math.expm1(-interval)
-    masses = np.empty_like(values)
-    masses[0] = rises[0] / up - below[0]
-    masses[1:zero] = rises[1:] / up - rises[:-1] / down
-    masses[zero] = 1 - falls[0] / up - rises[-1] / down
-    masses[zero + 1 : -1] = falls[:-1] / down - falls[1:] / up
-    masses[-1] = falls[-1] / down
-    masses = np.maximum(masses, 0.0)
-    removing = _Grid(low, masses, float(values[-1]))
-    if rate == 1 or replacing:  # the same in both directions
-        return _Grids(removing, removing)
-    dual = (masses * np.exp(-epsilon))[::-1]
-    return _Grids(removing, _Grid(-high, dual, float(below[0] * math.exp(-epsilon[0]))))
-
-
-@lru_cache(maxsize=1 << 14)
-def _ends(mechanism: Mechanism, interval: float, direction: int) -> tuple[int, int, float]:
-    """Return the places of the lowest and the highest finite loss, and the mass at infinity."""
-    grid = _loss_grids(mechanism, interval)[direction]
-    return grid.lowest, grid.lowest + grid.probabilities.size - 1, grid.infinity
-
-
-@lru_cache(maxsize=1 << 14)
-def _spread(mechanism: Mechanism, interval: float, direction: int) -> float:
-    """Return the variance of the finite losses, in units of the interval squared."""
-    grid = _loss_grids(mechanism, interval)[direction]
-    steps = np.arange(grid.probabilities.size, dtype=float)
-    mean = float(grid.probabilities @ steps)
-    return float(grid.probabilities @ (steps - mean) ** 2)
-
-
-@_Kept
-def _log_spread_out(mechanism: Mechanism, interval: float, direction: int) -> Vector:
-    """Return the logarithms of probabilities on the multiples of `_stride`, for bounds on moments.
-
-    Each mass goes to its two neighbours there, with the same mean, which raises every moment: by
-    little, since it adds less than a fiftieth to the variance.
-    """
-    masses = _loss_grids(mechanism, interval)[direction].probabilities
-    stride = _stride(mechanism, interval, direction)
-    rows = np.zeros((-(-masses.size // stride) + 1, stride))
-    rows.ravel()[: masses.size] = masses
-    share = np.arange(stride) / stride
-    masses = rows @ (1 - share)
-    masses[1:] += rows[:-1] @ share
-    with np.errstate(divide="ignore"):
-        return np.asarray(np.log(masses))
-
-
-def _stride(mechanism: Mechanism, interval: float, direction: int) -> int:
-    return max(1, int(math.sqrt(_spread(mechanism, interval, direction)) / 4))
-
-
-@lru_cache(maxsize=1 << 16)
-def _log_moment(mechanism: Mechanism, interval: float, direction: int, order: float) -> float:
-    """Return log E exp(order * loss / interval) over the finite losses, or slightly more."""
-    logs = _log_spread_out(mechanism, interval, direction)
-    lowest, _, _ = _ends(mechanism, interval, direction)
-    stride = _stride(mechanism, interval, direction)
-    terms = order * (lowest + stride * np.arange(logs.size)) + logs
-    top = float(terms.max())
-    # what would underflow, which is slow, is rounded up to e^-99
-    return top + math.log(float(np.exp(np.maximum(terms - top, -99.0)).sum()))
-
-
-def _log_moments(part: Part, interval: float, direction: int, order: float) -> float:
+def _log_moments(part: Mixture, interval: float, direction: int, order: float) -> float:
     """Return a bound on the sum of the logarithms over a part: that of its mean share, times it.
 
     The logarithm of a mixture is concave in the share.
     """
-    near = _log_moment(part.near, interval, direction, order)
+    near = log_moment(part.near, interval, direction, order)
     if part.mean == 1:
         return part.steps * near
-    far = _log_moment(part.far, interval, direction, order)
+    far = log_moment(part.far, interval, direction, order)
     return part.steps * float(
         np.logaddexp(math.log(part.mean) + near, math.log1p(-part.mean) + far)
     )
 
 
-def _logarithm(function: Transform) -> Transform:
-    """Return a logarithm several times faster than NumPy's, and finite where it vanishes."""
-    power = np.maximum(function.real**2 + function.imag**2, 1e-300)
-    logs = np.empty_like(function)
-    logs.real, logs.imag = np.log(power) / 2, np.arctan2(function.imag, function.real)
-    return logs
-
-
-@_Kept
-def _transform(mechanism: Mechanism, interval: float, direction: int, size: int) -> Transform:
-    """Return a loss's characteristic function at the multiples of 2 pi / size."""
-    grid = _loss_grids(mechanism, interval)[direction]
-    start = grid.lowest % size
-    rows = -(-(start + grid.probabilities.size) // size)
-    wrapped = np.zeros(rows * size)
-    wrapped[start : start + grid.probabilities.size] = grid.probabilities
-    return np.asarray(fft.rfft(wrapped.reshape(rows, size).sum(axis=0)))
-
-
-@_Kept
-def _decay(mechanism: Mechanism, interval: float, direction: int, size: int) -> Vector:
-    """Return the logarithm of the largest modulus beyond each power of two of places."""
-    modulus = np.abs(_transform(mechanism, interval, direction, size))
-    beyond = np.maximum.accumulate(modulus[::-1])[::-1]
-    return np.asarray(np.log(np.maximum(beyond[1 << np.arange(size.bit_length() - 1)], 1e-300)))
-
-
-def _band(parts: tuple[Part, ...], interval: float, direction: int, size: int) -> int:
+def _band(parts: tuple[Mixture, ...], interval: float, direction: int, size: int) -> int:
     """Return a number of places beyond which a composition's function is smaller than e^-99.
 
     That changes no probability by more. A mixture's function is no larger than the larger of two,
@@ -286,19 +77,12 @@ def _band(parts: tuple[Part, ...], interval: float, direction: int, size: int) -
     """
     total = np.zeros(size.bit_length() - 1)
     for part in parts:
-        near, far = (_decay(m, interval, direction, size) for m in (part.near, part.far))
+        near, far = (log_decay(m, interval, direction, size) for m in (part.near, part.far))
         total += part.steps * np.maximum(near, far)
         if total[min(_NARROW, total.size - 1)] < -99:
             break
     small = np.flatnonzero(total < -99)
     return 1 << int(small[0]) if small.size else size // 2 + 1
-
-
-@_Kept
-def _log_transform(
-    mechanism: Mechanism, interval: float, direction: int, size: int, band: int
-) -> Transform:
-    return _logarithm(_transform(mechanism, interval, direction, size)[:band])
 
 
 def _power(base: Transform, exponent: int) -> Transform:
@@ -309,16 +93,18 @@ def _power(base: Transform, exponent: int) -> Transform:
     return half * half * base if exponent % 2 else half * half
 
 
-@_Kept
-def _log_mixtures(part: Part, interval: float, direction: int, size: int, band: int) -> Transform:
+@Kept
+def _log_mixtures(
+    part: Mixture, interval: float, direction: int, size: int, band: int
+) -> Transform:
     """Return the logarithm of the product of a part's characteristic functions."""
-    near, far = (_log_transform(m, interval, direction, size, band) for m in (part.near, part.far))
+    near, far = (log_transform(m, interval, direction, size, band) for m in (part.near, part.far))
     base: Transform = np.exp(far)
     change: Transform = np.exp(near) - base
     product: Transform = np.ones_like(base)
     for share, n in part.shares:
         product *= _power(base + share * change, n)
-    return _logarithm(product)
+    return logarithm(product)
 
 
 def _least(bound: Callable[[float], float], starts: Collection[int]) -> float:
@@ -333,7 +119,7 @@ def _least(bound: Callable[[float], float], starts: Collection[int]) -> float:
 
 
 @lru_cache(maxsize=64)
-def _window(parts: tuple[Part, ...], interval: float, direction: int) -> tuple[int, int]:
+def _window(parts: tuple[Mixture, ...], interval: float, direction: int) -> tuple[int, int]:
     """Return the places outside which a composition has no mass.
 
     By Chernoff's bound, (log E e^(t loss) + slack) / t, at powers of two t. The logarithm is convex
@@ -342,11 +128,11 @@ def _window(parts: tuple[Part, ...], interval: float, direction: int) -> tuple[i
     lowest = highest = longest = 0
     variance = 0.0
     for part in parts:
-        ends = [_ends(m, interval, direction) for m in (part.near, part.far)]
+        ends = [grid_ends(m, interval, direction) for m in (part.near, part.far)]
         lowest += part.steps * min(low for low, _, _ in ends)
         highest += part.steps * max(high for _, high, _ in ends)
         longest = max(longest, *(high - low + 1 for low, high, _ in ends))
-        variance += part.steps * _spread(part.near, interval, direction)
+        variance += part.steps * loss_variance(part.near, interval, direction)
     slack = math.log(1 / _TAIL)
     # the best order for a Gaussian, and where large losses are rare and the tail is theirs
     best = round(math.log2(math.sqrt(2 * slack / variance))) if variance > 0 else 0
@@ -367,12 +153,12 @@ def rounding(steps: int) -> float:
     return _TRANSFORM_ERROR + _TRANSFORM_ERROR_EACH * steps
 
 
-def _steps(parts: tuple[Part, ...]) -> int:
+def _steps(parts: tuple[Mixture, ...]) -> int:
     return sum(part.steps for part in parts)
 
 
 def _composed(
-    parts: tuple[Part, ...], interval: float, direction: int
+    parts: tuple[Mixture, ...], interval: float, direction: int
 ) -> tuple[Vector, Vector, float]:
     """Return the losses of a composition, their probabilities, and the mass at infinity."""
     low, high = _window(parts, interval, direction)
@@ -382,10 +168,10 @@ def _composed(
     log_finite, steps = 0.0, _steps(parts)
     for part in parts:
         if part.near == part.far:
-            logs += part.steps * _log_transform(part.near, interval, direction, size, band)
+            logs += part.steps * log_transform(part.near, interval, direction, size, band)
         else:
             logs += _log_mixtures(part, interval, direction, size, band)
-        near, far = (_ends(m, interval, direction)[2] for m in (part.near, part.far))
+        near, far = (grid_ends(m, interval, direction)[2] for m in (part.near, part.far))
         for share, n in part.shares:
             log_finite += n * math.log1p(-(share * near + (1 - share) * far))
     kept = np.flatnonzero(logs.real > -99)
@@ -393,10 +179,10 @@ def _composed(
     with np.errstate(over="ignore", invalid="ignore"):
         function[kept] = np.exp(logs[kept])
     wrapped = fft.irfft(function, size)
-    raised = math.exp(GRID_ERROR_EACH * steps)
-    probabilities: Vector = raised * np.maximum(np.roll(wrapped, -(low % size)), 0.0)
+    round_up = math.exp(GRID_ERROR_EACH * steps)
+    probabilities: Vector = round_up * np.maximum(np.roll(wrapped, -(low % size)), 0.0)
     losses = (low + np.arange(size, dtype=np.float64)) * interval
-    infinity = raised * -math.expm1(log_finite) + 2 * _TAIL + rounding(steps)
+    infinity = round_up * -math.expm1(log_finite) + 2 * _TAIL + rounding(steps)
     return losses, probabilities, infinity
 
 
@@ -433,7 +219,7 @@ def _solve(losses: Vector, probabilities: Vector, infinity: float, delta: float)
     return max(0.0, float(losses[high]) * (1 + 1e-15) + math.log(excess / weighted))
 
 
-def _at_interval(parts: tuple[Part, ...], delta: float, interval: float) -> float:
+def _at_interval(parts: tuple[Mixture, ...], delta: float, interval: float) -> float:
     alike = all(part.near.rate == 1 or part.near.replacing for part in parts)
     directions = (0,) if alike else (0, 1)
     windows = (_window(parts, interval, d) for d in directions)
@@ -442,13 +228,13 @@ def _at_interval(parts: tuple[Part, ...], delta: float, interval: float) -> floa
     return max(_solve(*_composed(parts, interval, d), delta) for d in directions)
 
 
-def _points(parts: tuple[Part, ...], interval: float) -> int:
+def _points(parts: tuple[Mixture, ...], interval: float) -> int:
     low, high = _window(parts, interval, 0)
-    ends = (_ends(part.near, interval, 0) for part in parts)
+    ends = (grid_ends(part.near, interval, 0) for part in parts)
     return max(high - low, *(highest - lowest + 1 for lowest, highest, _ in ends))
 
 
-def _refined(parts: tuple[Part, ...], delta: float, interval: float) -> tuple[float, float]:
+def _refined(parts: tuple[Mixture, ...], delta: float, interval: float) -> tuple[float, float]:
     """Return epsilon and its interval, divided by four until it changes epsilon by a hair only."""
     value = _at_interval(parts, delta, interval)
     mixed = any(part.near != part.far for part in parts)
@@ -462,26 +248,26 @@ def _refined(parts: tuple[Part, ...], delta: float, interval: float) -> tuple[fl
     return value, interval
 
 
-def _guess(parts: tuple[Part, ...]) -> float:
+def _guess(parts: tuple[Mixture, ...]) -> float:
     """Return an interval to start from."""
     second = int(np.searchsorted(ORDERS, 2.0))
     power = sum(
         part.steps * rdp.sampled_gaussian(part.near.rate, part.near.sigma)[second] for part in parts
     )
-    widest = max(high - low for low, high in (_reach(part.near) for part in parts))
+    widest = max(high - low for low, high in (loss_range(part.near) for part in parts))
     guess = float(power + 12 * math.sqrt(power)) / 2048
     return min(max(guess, widest / (1 << 18)), widest / 64)
 
 
 @lru_cache(maxsize=256)
-def _settled(mechanism: Mechanism, count: int, delta: float) -> float:
+def _settled(mechanism: SampledGaussian, count: int, delta: float) -> float:
     """Return an interval that is fine enough."""
-    parts = (Part(mechanism, mechanism, ((1.0, count),)),)
+    parts = (Mixture(mechanism, mechanism, ((1.0, count),)),)
     return _refined(parts, delta, _guess(parts))[1]
 
 
 def epsilon(
-    counts: Mapping[Mechanism, int] | Mapping[tuple[float, float], int],
+    counts: Mapping[SampledGaussian, int] | Mapping[tuple[float, float], int],
     delta: float,
     interval: float | None = None,
 ) -> tuple[float, float]:
@@ -506,7 +292,7 @@ def epsilon(
     """
     if not counts:
         return 0.0, 0.0
-    parts = parts_of({Mechanism(*mechanism): int(n) for mechanism, n in counts.items()})
+    parts = mixtures_of({SampledGaussian(*mechanism): int(n) for mechanism, n in counts.items()})
     if rounding(_steps(parts)) > delta:
         return math.inf, 0.0
     if interval is not None:

@@ -5,7 +5,8 @@ The number of runs is drawn before anything is looked at, from one of the distri
 for the truncated negative binomial.
 
 References: Papernot and Steinke (2022), Hyperparameter Tuning with Renyi Differential Privacy; Liu
-and Talwar (2019), Private Selection from Private Candidates, as Theorem 1 of 001.
+and Talwar (2019), Private Selection from Private Candidates, as Theorem 1 of Mohapatra et al.
+(2022).
 """
 
 import math
@@ -18,7 +19,8 @@ from privada.accounting.orders import ORDERS, Vector
 from privada.core.errors import ArgumentError
 from privada.core.validation import not_negative, probability, real
 
-# 001 sets it so: it has next to no part in the delta, and the hard stop is rarely reached.
+# As Mohapatra et al. (2022) set it: it has next to no part in the delta, and the hard stop is
+# rarely reached.
 SMALLEST_STOP = 1e-20
 
 
@@ -114,7 +116,7 @@ def liu_talwar(
         >>> round(liu_talwar(lambda delta: 0.5, candidates=10, delta=1e-6), 3)
         1.5
 
-    Reference: Liu and Talwar (2019), Theorem 3.4, as Theorem 1 of 001.
+    Reference: Liu and Talwar (2019), Theorem 3.4, as Theorem 1 of Mohapatra et al. (2022).
     """
     candidates, delta = checked_mean(candidates), probability("delta", delta)
     hard_stop = probability("hard_stop", hard_stop)

@@ -78,7 +78,8 @@ class Reservation:
         Raises:
             LedgerError: it does not pay for them, or was returned; nothing was used.
         """
-        count = integer("count", count)
+        if type(count) is not int or count < 1:
+            count = integer("count", count)
         self._check_process("use")
         with self._lock:
             if self._using:  # by this very thread: both would find the same count

@@ -7,16 +7,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from privada.accounting import events
+from privada.accounting.accountants import IN_WORDS
 from privada.accounting.budget import Budget
 from privada.accounting.ledger import Charge
 from privada.core import formatting
 
 _WIDTH = 88
-ACCOUNTANTS_IN_WORDS = {
-    "pld": "privacy loss distributions (tight numerical composition)",
-    "rdp": "Renyi differential privacy",
-    "moments": "the moments accountant",
-}
+ACCOUNTANTS_IN_WORDS = IN_WORDS
 RELATIONS_IN_WORDS = {
     events.ADD_OR_REMOVE: "data sets that differ by adding or removing one {unit}",
     events.REPLACE: "data sets of equal size that differ by replacing one {unit}",

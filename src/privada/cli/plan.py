@@ -1,66 +1,104 @@
-"""The plan on a terminal: four small tables and the recommendation."""
+"""`privada plan`: four small tables and the recommendation."""
 
+import json
+import sys
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
+import typer
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from privada import charts
-from privada.accounting import Budget
+from privada.cli import options as shared
 from privada.cli.printing import print_table
 from privada.core import formatting
-from privada.selection.planning import (
-    CANDIDATES,
-    Affordable,
-    Search,
-    Setting,
-    default_delta,
-    plan,
-)
-from privada.selection.prices import WAYS
+
+if TYPE_CHECKING:
+    from privada.selection.planning import BudgetPlan, PlannedRun, PlannedSearch
 
 
-def run_plan(
-    *,
-    records: int,
-    epsilon: float,
-    delta: float | None,
-    parameters: int | None,
-    batch_sizes: list[int] | None,
-    epochs: list[float] | None,
-    candidates: list[int] | None,
-    sampling: str,
-    charted: list[Path] | None,
-    progress: bool,
-) -> Affordable:
-    """Return what the budget affords, with its charts written."""
-    budget = Budget(epsilon, default_delta(records) if delta is None else delta)
+def plan(
+    records: Annotated[
+        int, typer.Option(help="Number of records, or of persons; treated as public.")
+    ],
+    epsilon: Annotated[float, typer.Option(help="Privacy budget: epsilon.")],
+    delta: Annotated[
+        float | None,
+        typer.Option(
+            help="Privacy budget: delta, well below 1 / n. "
+            "Default: the largest power of ten not above n^-1.1."
+        ),
+    ] = None,
+    parameters: Annotated[
+        int | None,
+        typer.Option(help="Number of trained parameters, to show the norm of the noise."),
+    ] = None,
+    batch_size: Annotated[
+        list[int] | None, typer.Option(help="Batch size to consider; repeat for more.")
+    ] = None,
+    epochs: Annotated[
+        list[float] | None, typer.Option(help="Number of epochs to consider; repeat for more.")
+    ] = None,
+    candidates: Annotated[
+        list[int] | None,
+        typer.Option(
+            help="Number of tuning candidates to price; repeat for more. Default: 1 4 10 40 1000."
+        ),
+    ] = None,
+    sampling: Annotated[str, typer.Option(help="poisson or fixed-size.")] = "poisson",
+    chart: Annotated[
+        list[Path] | None,
+        typer.Option(help="Chart file: .html, .png, .svg or .pdf; repeat for more."),
+    ] = None,
+    as_json: shared.AsJson = False,
+) -> None:
+    """Show what a privacy budget affords before any data is read, and recommend settings.
 
-    def computed() -> Affordable:
-        return plan(
-            records=records,
-            budget=budget,
+    Prints the noise that a run needs for each batch size and
+    number of epochs, the price of tuning over 1 to 1000
+    candidates, and settings to begin with. It reads no data
+    and charges nothing.
+
+    What do 60,000 records and an epsilon of 1 afford, if the
+    model has 100,000 parameters?
+
+    $ privada plan --records 60000 --epsilon 1 --parameters 100000
+
+    The same for two batch sizes, with charts:
+
+    $ privada plan --records 60000 --epsilon 1 --batch-size 512
+    --batch-size 2048 --chart plan.html --chart plan.png
+    """
+    from privada.workflows import plan_budget
+
+    with _status(not as_json and sys.stdout.isatty()):
+        afforded = plan_budget(
+            records,
+            epsilon,
+            delta=delta,
             parameters=parameters,
-            batch_sizes=batch_sizes or None,
-            epochs=epochs or None,
-            candidates=candidates or CANDIDATES,
+            batch_sizes=batch_size,
+            epochs=epochs,
+            candidates=candidates,
             sampling=sampling,
+            chart_files=chart or (),
         )
-
-    if progress:
-        with Console(stderr=True).status("Calibrating noise; this takes about ten seconds."):
-            afforded = computed()
+    if as_json:
+        typer.echo(json.dumps(afforded.to_dict(), indent=2))
     else:
-        afforded = computed()
-    for path in charted or ():
-        page = path.suffix == ".html"
-        charts.write(afforded.figure() if page else afforded.picture(), path)
-    return afforded
+        show(afforded, Console(), delta_given=delta is not None)
 
 
-def show(afforded: Affordable, console: Console, *, delta_given: bool) -> None:
+def _status(shown: bool) -> AbstractContextManager[object]:
+    if not shown:
+        return nullcontext()
+    return Console(stderr=True).status("Calibrating noise; this takes about ten seconds.")
+
+
+def show(afforded: "BudgetPlan", console: Console, *, delta_given: bool) -> None:
     """Print the tables and the recommendation."""
     budget, chosen = afforded.budget, afforded.recommendation.setting
     ruled = "" if delta_given else ", the largest power of ten not above n^-1.1"
@@ -128,7 +166,7 @@ def _table(title: str, first: str) -> Table:
     return table
 
 
-def _settings(afforded: Affordable, title: str, cell: Callable[[Setting], str]) -> Table:
+def _settings(afforded: "BudgetPlan", title: str, cell: "Callable[[PlannedRun], str]") -> Table:
     table = _table(title, "batch size")
     for duration in sorted({each.epochs for each in afforded.settings}):
         table.add_column("1 epoch" if duration == 1 else f"{duration:g} epochs", justify="right")
@@ -143,7 +181,9 @@ def _settings(afforded: Affordable, title: str, cell: Callable[[Setting], str]) 
     return table
 
 
-def _searches(afforded: Affordable, title: str, cell: Callable[[Search], str]) -> Table:
+def _searches(afforded: "BudgetPlan", title: str, cell: "Callable[[PlannedSearch], str]") -> Table:
+    from privada.selection.prices import WAYS
+
     table = _table(title, "candidates")
     counts = sorted({each.candidates for each in afforded.searches})
     for count in counts:

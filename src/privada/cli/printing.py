@@ -1,5 +1,10 @@
-"""Tables and lines on a terminal that cut nothing."""
+"""What commands print: tables and lines that cut nothing, and one line where one is stopped."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import typer
 from rich.cells import cell_len
 from rich.console import Console
 from rich.table import Table
@@ -19,3 +24,16 @@ def print_table(console: Console, table: Table) -> None:
 def print_line(console: Console, words: str) -> None:
     """Print a line as it is: not cut, not broken, and without a meaning of brackets or colons."""
     console.print(words, highlight=False, markup=False, emoji=False, soft_wrap=True)
+
+
+@contextmanager
+def stoppable(advice: str, folder: Path | None = None) -> Iterator[None]:
+    """Turn Ctrl-C into one line and exit code 130; without its folder nothing was charged."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        words = f"What was charged stays charged. {advice}"
+        if folder is not None and not folder.exists():
+            words = "Nothing was charged."
+        typer.echo(f"privada: stopped. {words}", err=True)
+        raise typer.Exit(130) from None

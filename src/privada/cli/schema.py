@@ -1,52 +1,35 @@
-"""`privada schema`: draft a schema, to be read and completed by people."""
+"""`privada schema`."""
 
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-_PUBLIC = (
-    "Drafted from the values of a table that was declared public. Check bounds and values: the\n"
-    "private table may have others."
-)
+from privada.cli import options as shared
 
 
 def schema(
-    table: Annotated[
-        Path, typer.Argument(help="A table: .csv, .tsv, .jsonl, .txt (or .gz), .npz, .parquet.")
-    ],
-    target: Annotated[str, typer.Option(help="The column that is to be predicted.")],
+    table: shared.TableFile,
+    target: Annotated[str, typer.Option(help="Column to predict.")],
+    person: shared.Person = None,
     public: Annotated[
         bool, typer.Option("--public", help="Declare the table public, and use its values.")
     ] = False,
     output: Annotated[
-        Path | None, typer.Option(help="A new file for the schema. Default: print it.")
+        Path | None, typer.Option(help="Output file (created). Default: print the schema.")
     ] = None,
 ) -> None:
-    """Draft a schema from a public table, or from the names and types of columns alone.
+    """Draft a schema, which says what each column is, for you to read and complete.
 
-    A schema says what each column is, so that nothing has to
-    be found out from private values. Without --public only
-    names and types are used, and bounds are left to be filled
-    in.
+    With a schema, nothing has to be estimated from private
+    values. Without --public only column names and types are
+    used, and bounds are left for you to fill in.
 
     $ privada schema patients.csv --target sick --output schema.toml
 
     $ privada schema census.csv.gz --target income --public
     """
-    text = run_schema(table, target=target, public=public, output=output)
+    from privada.workflows import draft_schema
+
+    text = draft_schema(table, target, person=person, public=public, output=output)
     typer.echo(text.rstrip("\n") if output is None else f"Wrote {output}. Read it before use.")
-
-
-def run_schema(table: Path, *, target: str, public: bool, output: Path | None) -> str:
-    """Return the draft as TOML, written to a file as well if there is one."""
-    from privada import tables
-    from privada.tables.files import write_text
-
-    if public:
-        text = tables.draft(tables.read(table), target=target, public=True).to_toml(_PUBLIC)
-    else:
-        text = tables.draft_types(table, target=target)
-    if output is not None:
-        write_text(output, text, replace=False)
-    return text

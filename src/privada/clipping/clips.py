@@ -31,7 +31,7 @@ from privada.core.deprecation import renamed
 from privada.core.errors import ArgumentError
 from privada.core.randomness import RandomSource, integers
 from privada.core.tensors import Layout
-from privada.core.validation import integer, positive
+from privada.core.validation import integer, positive, shown
 from privada.core.values import ClippedSum, Release
 from privada.preconditioning import FlatScaling
 
@@ -298,8 +298,8 @@ def ellipsoid() -> Clipping:
         >>> [round(x, 3) for x in found.value.tolist()]
         [0.92, 0.391]
 
-    Reference: Asi et al. (2021), Private Adaptive Gradient Methods for Convex Optimization (004),
-    Algorithms 1 and 2, line 5.
+    Reference: Asi et al. (2021), Private Adaptive Gradient Methods for Convex Optimization,
+    arXiv 2106.13756, Algorithms 1 and 2, line 5.
     """
     return Clipping(Ellipsoid())
 
@@ -325,8 +325,8 @@ def microbatches(size: int) -> Clipping:
         >>> microbatches(4), microbatches(4).sensitivity(0.5), microbatches(4).expected_terms(64)
         (microbatches(4), 1.0, 16.0)
 
-    Reference: Li et al. (2022), Private Adaptive Optimization with Side Information (000),
-    Appendix B, where averages over 4 records are clipped.
+    Reference: Li et al. (2022), Private Adaptive Optimization with Side Information,
+    arXiv 2202.05963, Appendix B, where averages over 4 records are clipped.
     """
     return Clipping(Threshold(), integer("size", size, remedy="It counts records."))
 
@@ -465,7 +465,7 @@ def checked(clipping: Any) -> Clipping:
     """Return `clipping` if it is one."""
     if not isinstance(clipping, Clipping):
         raise ArgumentError(
-            f"Expected clipping to be a Clipping, got clipping={clipping!r}. Use threshold(), "
+            f"Expected clipping to be a Clipping, got clipping={shown(clipping)}. Use threshold(), "
             "automatic(), per_layer(), ellipsoid() or microbatches(size) of privada.clipping."
         )
     return clipping

@@ -20,8 +20,8 @@ def squared_sum(parameters: Parameters, rows: Iterable[Tensor], bound: float) ->
 
     Edge cases: a gradient that is not finite counts as zero.
 
-    Reference: Asi et al. (2021), Private Adaptive Gradient Methods for Convex Optimization (004),
-    Algorithm 3, line 5.
+    Reference: Asi et al. (2021), Private Adaptive Gradient Methods for Convex Optimization,
+    arXiv 2106.13756, Algorithm 3, line 5.
     """
     positive("bound", bound)
     total = torch.zeros(parameters.size, dtype=torch.float64, device=parameters.device)

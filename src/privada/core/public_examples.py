@@ -31,8 +31,8 @@ class Public:
         >>> public.batch_size
         8
 
-    Reference: Li et al. (2022), Private Adaptive Optimization with Side Information (000),
-    Section 3, Option 1.
+    Reference: Li et al. (2022), Private Adaptive Optimization with Side Information,
+    arXiv 2202.05963, Section 3, Option 1.
     """
 
     data: Any

@@ -1,11 +1,16 @@
 """The two values that carry the guarantee from the data to the model."""
 
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from torch import Tensor
 
 from privada.core.errors import ArgumentError
 from privada.core.receipts import Receipt, check_receipt
+
+# What update rules, controllers and preconditioners keep between steps: plain numbers, strings and
+# tensors, so that a checkpoint can hold it without code.
+State = dict[str, Any]
 
 
 @dataclass(frozen=True)

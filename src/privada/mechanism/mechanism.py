@@ -19,6 +19,9 @@ from privada.noise import Independent, Noise, Schedule
 from privada.participation import Participation, Sampler
 from privada.preconditioning import Preconditioner
 
+# How many events of single releases are kept.
+_MOST_EVENTS = 4096
+
 
 class _Controller(Protocol):
     def queries(self, step: int) -> int: ...
@@ -83,6 +86,9 @@ class Mechanism:
     noise: Noise = field(default_factory=Independent)
     noise_multiplier: float = 1.0
     unit: str = "record"
+    _events: dict[float, DpEvent] = field(
+        default_factory=dict, init=False, repr=False, compare=False
+    )
 
     def __post_init__(self) -> None:
         positive("batch_size", self.batch_size)
@@ -131,7 +137,13 @@ class Mechanism:
 
     def event(self, noise_multiplier: float) -> DpEvent:
         """Return what one release with so much noise is charged as."""
-        return self.noise.event(self.sampler, noise_multiplier)
+        known = self._events.get(noise_multiplier)
+        if known is None:
+            if len(self._events) >= _MOST_EVENTS:
+                self._events.clear()
+            known = self.noise.event(self.sampler, noise_multiplier)
+            self._events[noise_multiplier] = known
+        return known
 
     def multiplier(self, step: int) -> float:
         """Return the noise multiplier of a step, counted from 0."""

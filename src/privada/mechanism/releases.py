@@ -42,7 +42,7 @@ class Releases:
                 f"Expected the noise schedule to have one factor for each of the {steps} "
                 f"steps, got {len(schedule.factors)}."
             )
-        self.steps, self._schedule, self._preliminary = steps, schedule, preliminary
+        self.steps, self._factors, self._preliminary = steps, schedule.factors, preliminary
         counts = (queries(step) for step in range(steps))
         self._starts = list(accumulate(counts, initial=len(preliminary)))
 
@@ -57,7 +57,7 @@ class Releases:
 
     def factor(self, step: int) -> float:
         """Return the relative noise of a step."""
-        return self._schedule.factor(step)
+        return self._factors[step] if self._factors else 1.0
 
     def charges(
         self, event: Callable[[float], DpEvent], noise_multiplier: float, start: int, end: int
@@ -69,7 +69,7 @@ class Releases:
         first = len(self._preliminary)
         found = Counter(events.gaussian(each) for each in self._preliminary[start:end])
         start = max(start, first)
-        if not self._schedule.factors:
+        if not self._factors:
             if end > start:
                 found[event(noise_multiplier)] += end - start
             return found

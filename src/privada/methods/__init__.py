@@ -1,4 +1,4 @@
-"""The named methods: each a short file of parts put together."""
+"""The named methods: each is one short file that combines parts."""
 
 from privada.core.validation import one_of
 from privada.methods.adadp import ADADP
@@ -74,6 +74,9 @@ __all__ = [
 def names() -> tuple[str, ...]:
     """Return the names of all methods, as the command line takes them.
 
+    Returns:
+        The names, such as "dp-sgd".
+
     Example:
         >>> import privada as pv
         >>> "dp-sgd" in pv.methods.names()
@@ -84,6 +87,12 @@ def names() -> tuple[str, ...]:
 
 def get(name: str) -> type[Method]:
     """Return the class of a named method.
+
+    Args:
+        name: one of `names()`.
+
+    Returns:
+        A subclass of `Method`.
 
     Edge cases: an unknown name is an error that lists the known ones.
 

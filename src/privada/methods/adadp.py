@@ -12,7 +12,8 @@ class ADADP(Method):
     """Private gradient descent that sets its own learning rate.
 
     Each iteration makes two releases, at the parameters and half a step further, and compares one
-    full step with two half steps: where they part, the rate falls; else it grows.
+    full step with two half steps: where they differ by more than the tolerance, the rate falls;
+    otherwise it grows.
 
     Args:
         lr: the first learning rate.
@@ -40,7 +41,7 @@ class ADADP(Method):
         2
 
     Reference: Koskela and Honkela (2020), Learning Rate Adaptation for Differentially Private
-    Learning (002), Algorithm 2, equations (4.1) and (5.1).
+    Learning, arXiv 1809.03832, Algorithm 2, equations (4.1) and (5.1).
     """
 
     name: ClassVar[str] = "adadp"

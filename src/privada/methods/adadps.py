@@ -17,8 +17,8 @@ class AdaDPS(Method):
     """Private adaptive descent with side information.
 
     Each gradient is divided by a scale A that is known without the private data, then clipped and
-    noised: theta <- theta - lr (1/B) (sum_i clip(g_i / A) + sigma clip N(0, I)). Noise then does
-    not outweigh the coordinates that matter and are small.
+    noised: theta <- theta - lr (1/B) (sum_i clip(g_i / A) + sigma clip N(0, I)). Coordinates with
+    small but informative gradients then get less noise.
 
     Args:
         lr: the learning rate, a number or a function of the step; `pv.updates.inverse_sqrt` is
@@ -29,8 +29,8 @@ class AdaDPS(Method):
             `known_moments`, `public_moments` or `private_second_moments`; `ideal` for the oracle,
             which is not private.
         clip: the largest norm that one example's scaled gradient may keep.
-        microbatch: clip averages over micro-batches of about so many examples, as the paper's
-            experiments do with 4. It doubles the sensitivity, and is there to reproduce them.
+        microbatch: the size of micro-batches whose average gradients are clipped, 4 in the paper's
+            experiments. It doubles the sensitivity; use it only to reproduce them.
 
     Guarantee: each step is a Gaussian release of a sum of sensitivity `clip`, whatever the scale.
 
@@ -42,8 +42,8 @@ class AdaDPS(Method):
         >>> pv.methods.AdaDPS(lr=0.5, preconditioner=frequency).describe()
         'adadps (clip=1.0, lr=0.5, preconditioner=a public corpus)'
 
-    Reference: Li et al. (2022), Private Adaptive Optimization with Side Information (000),
-    Algorithm 1.
+    Reference: Li et al. (2022), Private Adaptive Optimization with Side Information,
+    arXiv 2202.05963, Algorithm 1.
     """
 
     name: ClassVar[str] = "adadps"
@@ -59,8 +59,8 @@ class AdaDPS(Method):
         super().__post_init__()
 
     def parts(self, steps: int) -> Parts:
-        """Return gradient descent on the releases, in the geometry of the side information."""
-        shape = self.preconditioner
-        if isinstance(shape, Moments):
-            shape = shape.ellipsoid(exponent=1.0, restores=False)
-        return Parts(rule=sgd(), controller=scheduled(self.lr), preconditioner=shape)
+        """Return gradient descent on the releases, preconditioned by the side information."""
+        preconditioner = self.preconditioner
+        if isinstance(preconditioner, Moments):
+            preconditioner = preconditioner.ellipsoid(exponent=1.0, restores=False)
+        return Parts(rule=sgd(), controller=scheduled(self.lr), preconditioner=preconditioner)

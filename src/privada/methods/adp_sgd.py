@@ -8,7 +8,7 @@ from typing import ClassVar
 from privada.core.validation import flag, not_negative, positive
 from privada.methods.method import Method, Parts
 from privada.noise import Schedule
-from privada.updates import Rule, adagrad_norm, scheduled, sgd
+from privada.updates import UpdateRule, adagrad_norm, scheduled, sgd
 from privada.updates.learning_rates import function_of_step
 
 
@@ -17,7 +17,7 @@ class ADPSGD(Method):
     """Private gradient descent with a decaying step and noise that is adapted to it.
 
     Step t = 1, 2, ... is -lr / b_t times a release with noise sigma alpha_t; alpha_t^2 = b_t makes
-    the noise in the answer least for the same privacy, since small steps can bear more of it.
+    the noise in the final parameters least for the same privacy: small steps tolerate more of it.
 
     Args:
         lr: eta; the learning rate of step t is eta / b_t.
@@ -25,14 +25,15 @@ class ADPSGD(Method):
             schedule of learning rates eta_t, b_t = eta / eta_t.
         alpha: the relative noise as a function of t; by default sqrt(b_t). A constant 1 gives
             DP-SGD.
-        adaptive: whether b_t is found on the way instead, b_t^2 = b_(t-1)^2 + max(|v_t|^2, least)
-            over releases v_t, with b_0^2 = `first`; alpha_t^2 = sqrt(first + growth t) then.
-        first, least, growth: of the adaptive form.
+        adaptive: whether b_t is computed during training instead,
+            b_t^2 = b_(t-1)^2 + max(|v_t|^2, least) over releases v_t, with b_0^2 = `first`;
+            alpha_t^2 = sqrt(first + growth t) then.
+        first, least, growth: constants of the adaptive form.
         clip: the largest norm that one example's gradient may keep.
 
     Guarantee: step t is a Gaussian release of a sum of sensitivity `clip` with the multiplier
-    sigma alpha_t. The whole schedule is known before the first step and charged for as it is; with
-    a budget, sigma is calibrated so that all of it fits.
+    sigma alpha_t. The whole schedule is known before the first step and is charged exactly; with a
+    budget, sigma is calibrated so that all of it fits.
 
     Edge cases: a constant factor in alpha makes no difference under a budget.
 
@@ -42,9 +43,9 @@ class ADPSGD(Method):
         >>> [round(method.parts(3).schedule.factor(t) ** 4) for t in range(3)]
         [21, 22, 23]
 
-    Reference: Wu et al. (2021), Adaptive Differentially Private Empirical Risk Minimization (003),
-    Algorithm 1, Remark 4.1, Sections 5.1 and 5.2; its norm of the raw gradient is that of the
-    release here, and its advanced composition is tight accounting.
+    Reference: Wu et al. (2021), Adaptive Differentially Private Empirical Risk Minimization,
+    arXiv 2110.07435, Algorithm 1, Remark 4.1, Sections 5.1 and 5.2; its norm of the raw gradient is
+    that of the release here, and its advanced composition is tight accounting.
     """
 
     name: ClassVar[str] = "adp-sgd"
@@ -73,7 +74,7 @@ class ADPSGD(Method):
             rule, scheduled(lambda step: lr / self._b(step + 1)), schedule=Schedule(factors)
         )
 
-    def _rule(self) -> Rule:
+    def _rule(self) -> UpdateRule:
         return adagrad_norm(self.first, self.least) if self.adaptive else sgd()
 
     def _b(self, t: int) -> float:

@@ -1,4 +1,4 @@
-"""DP^2-RMSProp: by turns plain steps, and steps scaled by what these released."""
+"""DP^2-RMSProp: phases of plain steps alternate with phases of scaled steps."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -24,7 +24,7 @@ class DP2RMSProp(Method):
     Args:
         lr: the learning rate of plain steps, a number or a function of the step.
         adaptive_lr: that of adaptive steps.
-        plain, adaptive: how many steps each turn takes.
+        plain, adaptive: the number of steps of each phase.
         decay: of the second moment.
         eps: added to its root.
         clip: the largest norm that one example's gradient may keep in plain steps.
@@ -39,7 +39,7 @@ class DP2RMSProp(Method):
         >>> method = pv.methods.DP2RMSProp(lr=0.1, adaptive_lr=3.0, clip=0.5, adaptive_clip=5.0)
 
     Reference: Li et al. (2023), Differentially Private Adaptive Optimization with Delayed
-    Preconditioners, Algorithm 1 (arXiv 2212.00309).
+    Preconditioners, arXiv 2212.00309, Algorithm 1.
     """
 
     name: ClassVar[str] = "dp2-rmsprop"
@@ -62,7 +62,7 @@ class DP2RMSProp(Method):
         object.__setattr__(self, "clipping", in_turns(*turns, of=self.clipping))
 
     def parts(self, steps: int) -> Parts:
-        """Return gradient descent on the releases, in the delayed geometry."""
+        """Return gradient descent on the releases, with the delayed preconditioner."""
         plain, adaptive = integer("plain", self.plain), integer("adaptive", self.adaptive)
         positive("adaptive_clip", self.adaptive_clip)
         slow, fast = rate_of(self.lr), rate_of(self.adaptive_lr, "adaptive_lr")

@@ -24,8 +24,9 @@ class DPAdaGrad(Method):
         >>> pv.methods.DPAdaGrad(lr=0.1).describe()
         'dp-adagrad (clip=1.0, lr=0.1, eps=1e-10)'
 
-    Reference: Li et al. (2022), Private Adaptive Optimization with Side Information (000),
-    Appendix C; Asi et al. (2021), Private Adaptive Gradient Methods (004), Section 6.
+    Reference: Li et al. (2022), Private Adaptive Optimization with Side Information,
+    arXiv 2202.05963, Appendix C; Asi et al. (2021), Private Adaptive Gradient Methods,
+    arXiv 2106.13756, Section 6.
     """
 
     name: ClassVar[str] = "dp-adagrad"

@@ -9,7 +9,7 @@ from privada.updates import LearningRate, adam, scheduled
 
 @dataclass(frozen=True)
 class DPAdam(Method):
-    """Private Adam, with the defaults that need no tuning.
+    """Private Adam, with defaults that seldom need tuning.
 
     Both moments are of releases; see `privada.updates.adam`.
 
@@ -28,8 +28,9 @@ class DPAdam(Method):
         >>> pv.methods.DPAdam().describe()
         'dp-adam (clip=1.0, lr=0.001, beta1=0.9, beta2=0.999, eps=1e-08)'
 
-    Reference: The Role of Adaptive Optimizers for Honest Private Hyperparameter Selection (001),
-    DPAdam; Li et al. (2022), Private Adaptive Optimization (000), Algorithm 2.
+    Reference: Mohapatra et al. (2022), The Role of Adaptive Optimizers for Honest Private
+    Hyperparameter Selection, arXiv 2111.04906, DPAdam; Li et al. (2022), Private Adaptive
+    Optimization, arXiv 2202.05963, Algorithm 2.
     """
 
     name: ClassVar[str] = "dp-adam"

@@ -1,4 +1,4 @@
-"""DP-AdamBC: Adam with the noise taken out of its second moment."""
+"""DP-AdamBC: Adam with the noise variance subtracted from its second moment."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -11,8 +11,8 @@ from privada.updates import LearningRate, adam_bias_corrected, scheduled
 class DPAdamBC(Method):
     """Private Adam whose second moment is that of the gradients, without the noise.
 
-    The variance (sigma C / B)^2 of the noise, which the release itself says, is taken off the
-    second moment, down to `floor`.
+    The variance (sigma C / B)^2 of the noise, which is known exactly, is subtracted from the second
+    moment, down to `floor`.
 
     Args:
         lr: the learning rate, a number or a function of the step.
@@ -29,7 +29,7 @@ class DPAdamBC(Method):
         'dp-adam-bc (clip=1.0, lr=0.001, beta1=0.9, beta2=0.999, floor=5e-08)'
 
     Reference: Tang, Shpilevskiy and Lecuyer (2024), DP-AdamBC: Your DP-Adam Is Actually DP-SGD
-    (Unless You Apply Bias Correction).
+    (Unless You Apply Bias Correction), arXiv 2312.14334.
     """
 
     name: ClassVar[str] = "dp-adam-bc"

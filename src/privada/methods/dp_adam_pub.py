@@ -13,7 +13,7 @@ class DPAdamPub(Method):
 
     Args:
         lr: the learning rate, a number or a function of the step.
-        public: a `pv.Public`, or data of which all is used in every step.
+        public: a `pv.Public`, or data that are used in full in every step.
         mix: the weight of the release in the mixture.
         beta1, beta2: decays of the first and the second moment.
         eps: added to the root of the second moment.
@@ -27,8 +27,8 @@ class DPAdamPub(Method):
         >>> public = pv.Public((np.zeros((40, 3)), np.zeros(40, dtype=int)), batch_size=8)
         >>> method = pv.methods.DPAdamPub(lr=0.1, public=public, mix=0.8)
 
-    Reference: Li et al. (2022), Private Adaptive Optimization with Side Information (000),
-    Appendix C, whose beta1, beta2 and beta3 are mix, beta1 and beta2 here.
+    Reference: Li et al. (2022), Private Adaptive Optimization with Side Information,
+    arXiv 2202.05963, Appendix C, whose beta1, beta2 and beta3 are mix, beta1 and beta2 here.
     """
 
     name: ClassVar[str] = "dp-adam-pub"

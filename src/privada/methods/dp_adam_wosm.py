@@ -29,8 +29,8 @@ class DPAdamWOSM(Method):
         >>> pv.methods.DPAdamWOSM().describe()
         'dp-adam-wosm (clip=1.0, lr=0.001, beta1=0.9, eps=1e-08)'
 
-    Reference: The Role of Adaptive Optimizers for Honest Private Hyperparameter Selection (001),
-    Theorem 3 and Section 6.
+    Reference: Mohapatra et al. (2022), The Role of Adaptive Optimizers for Honest Private
+    Hyperparameter Selection, arXiv 2111.04906, Theorem 3 and Section 6.
     """
 
     name: ClassVar[str] = "dp-adam-wosm"

@@ -1,4 +1,4 @@
-"""DPMomentum: DP-SGD with a heavy ball."""
+"""DPMomentum: DP-SGD with heavy-ball momentum."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -26,8 +26,8 @@ class DPMomentum(Method):
         >>> pv.methods.DPMomentum(lr=0.1).describe()
         'dp-momentum (clip=1.0, lr=0.1, decay=0.9)'
 
-    Reference: The Role of Adaptive Optimizers for Honest Private Hyperparameter Selection (001),
-    DPMomentum; Qian (1999).
+    Reference: Mohapatra et al. (2022), The Role of Adaptive Optimizers for Honest Private
+    Hyperparameter Selection, arXiv 2111.04906, DPMomentum; Qian (1999).
     """
 
     name: ClassVar[str] = "dp-momentum"

@@ -15,7 +15,7 @@ class DPRPub(Method):
 
     Args:
         lr: the learning rate, a number or a function of the step.
-        public: a `pv.Public`, or data of which all is used in every step.
+        public: a `pv.Public`, or data that are used in full in every step.
         decay: of the second moment.
         eps: added to its root.
         clip: the largest norm that one example's gradient may keep.
@@ -29,8 +29,8 @@ class DPRPub(Method):
         >>> pv.methods.DPRPub(lr=0.1, public=public).describe()
         'dp-r-pub (clip=1.0, lr=0.1, public=Public(batch_size=8), decay=0.9, eps=1e-08)'
 
-    Reference: Li et al. (2022), Private Adaptive Optimization with Side Information (000),
-    Section 6.1.1.
+    Reference: Li et al. (2022), Private Adaptive Optimization with Side Information,
+    arXiv 2202.05963, Section 6.1.1.
     """
 
     name: ClassVar[str] = "dp-r-pub"

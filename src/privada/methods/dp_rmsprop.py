@@ -25,8 +25,8 @@ class DPRMSProp(Method):
         >>> pv.methods.DPRMSProp(lr=0.01).describe()
         'dp-rmsprop (clip=1.0, lr=0.01, decay=0.99, eps=1e-08)'
 
-    Reference: Li et al. (2022), Private Adaptive Optimization with Side Information (000),
-    Section 6.
+    Reference: Li et al. (2022), Private Adaptive Optimization with Side Information,
+    arXiv 2202.05963, Section 6.
     """
 
     name: ClassVar[str] = "dp-rmsprop"

@@ -24,7 +24,8 @@ class DPSGD(Method):
         >>> pv.methods.DPSGD(lr=0.5, clip=1.0).describe()
         'dp-sgd (clip=1.0, lr=0.5)'
 
-    Reference: Abadi et al. (2016), Deep Learning with Differential Privacy, Algorithm 1.
+    Reference: Abadi et al. (2016), Deep Learning with Differential Privacy, arXiv 1607.00133,
+    Algorithm 1.
     """
 
     name: ClassVar[str] = "dp-sgd"

@@ -9,14 +9,20 @@ from privada.core.errors import ArgumentError
 from privada.core.validation import instance, positive, shown
 from privada.noise import Schedule, constant
 from privada.preconditioning import Preconditioner, isotropic
-from privada.updates import Controller, Rule
+from privada.updates import Controller, UpdateRule
 from privada.updates.learning_rates import Falling
 
 
 @renamed_argument("geometry", "preconditioner")
 @dataclass(frozen=True)
 class Parts:
-    """The four independent choices that make a method.
+    """The four independent parts of a method.
+
+    Args:
+        rule: how a release moves the parameters, one of `pv.updates`.
+        controller: how many releases a step takes, and the learning rate.
+        preconditioner: the scales in which gradients are clipped and noised; none by default.
+        schedule: the noise of each step in units of the noise multiplier; constant by default.
 
     Example:
         >>> import privada as pv
@@ -25,13 +31,15 @@ class Parts:
         (isotropic, 1.0)
     """
 
-    rule: Rule
+    rule: UpdateRule
     controller: Controller
     preconditioner: Preconditioner = field(default_factory=isotropic)
     schedule: Schedule = field(default_factory=constant)
 
     def __post_init__(self) -> None:
-        instance("rule", self.rule, Rule, "to be a rule of pv.updates", "Use pv.updates.sgd().")
+        instance(
+            "rule", self.rule, UpdateRule, "to be a rule of pv.updates", "Use pv.updates.sgd()."
+        )
         if isinstance(self.controller, type) or not hasattr(self.controller, "iterate"):
             raise ArgumentError(
                 "Expected controller to be one of pv.updates, got "
@@ -51,10 +59,10 @@ class Parts:
 
 @dataclass(frozen=True)
 class Method:
-    """Base of the methods: a clip norm, and the parts that subclasses put together.
+    """Base class of the methods: a clip norm, and the parts that a subclass combines.
 
-    A subclass is a frozen dataclass that sets `name` and implements `parts`, which is told how many
-    steps the run will take. docs/own_method.md builds one from the parts of three papers.
+    A subclass is a frozen dataclass that sets `name` and implements `parts(steps)`, where `steps`
+    is the number of steps of the run. docs/own_method.md builds one from the parts of three papers.
 
     Args:
         clip: the largest norm that one example's gradient may keep.
@@ -94,8 +102,8 @@ class Method:
         self.parts(1)  # which checks the rest
 
     def parts(self, steps: int) -> Parts:
-        """Return the parts for a run of so many steps."""
-        raise TypeError(f"{type(self).__name__} does not say what its parts are.")
+        """Return the parts of a run of `steps` steps."""
+        raise TypeError(f"{type(self).__name__} does not implement parts(steps).")
 
     def describe(self) -> str:
         """Return the method and its settings in words."""

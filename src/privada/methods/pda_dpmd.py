@@ -17,7 +17,7 @@ class PDADPMD(Method):
 
     Args:
         lr: the learning rate, a number or a function of the step.
-        public: a `pv.Public`, or data of which all is used in every step.
+        public: a `pv.Public`, or data that are used in full in every step.
         weight: the weight of the release, a number or a function of the step; by default
             cos(pi t / 2T), from all private to all public.
         clip: the largest norm that one example's gradient may keep.
@@ -29,8 +29,8 @@ class PDADPMD(Method):
         >>> import numpy as np, privada as pv
         >>> method = pv.methods.PDADPMD(lr=0.1, public=(np.zeros((9, 3)), np.zeros(9)), weight=0.5)
 
-    Reference: Amid et al. (2022), Public Data-Assisted Mirror Descent for Private Model Training;
-    as a baseline in 000.
+    Reference: Amid et al. (2022), Public Data-Assisted Mirror Descent for Private Model Training,
+    arXiv 2112.00193; as a baseline in Li et al. (2022), arXiv 2202.05963.
     """
 
     name: ClassVar[str] = "pda-dpmd"

@@ -13,8 +13,8 @@ class PDPSGD(Method):
 
     Args:
         lr: the learning rate, a number or a function of the step.
-        public: a `pv.Public`, whose batch of m examples gives m gradients, or data of which all is
-            used each time.
+        public: a `pv.Public`, whose batch of m examples gives m gradients, or data that are
+            used in full each time.
         dimensions: of the subspace.
         every: how many steps a subspace serves.
         clip: the largest norm that one example's gradient may keep.
@@ -28,7 +28,8 @@ class PDPSGD(Method):
         >>> method = pv.methods.PDPSGD(lr=0.1, public=pv.Public(data, batch_size=20), dimensions=5)
 
     Reference: Zhou, Wu and Banerjee (2021), Bypassing the Ambient Dimension: Private SGD with
-    Gradient Subspace Identification; as a baseline in 004.
+    Gradient Subspace Identification, arXiv 2007.03813; as a baseline in Asi et al. (2021),
+    arXiv 2106.13756.
     """
 
     name: ClassVar[str] = "pdp-sgd"

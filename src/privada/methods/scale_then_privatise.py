@@ -20,8 +20,8 @@ class ScaleThenPrivatise(Method):
         lr: the learning rate, a number or a function of the step.
         beta1, beta2: decays of Adam's moments; beta2 is that of the scale too.
         eps: added to the root of Adam's second moment.
-        eps_scale: added to the root of the scale's; gradients are clipped at `clip` in units of it
-            as long as nothing is known.
+        eps_scale: added to the root of the scale; the first gradients are clipped at `clip` in
+            units of it.
         corrected: whether the scale is corrected for its start at zero.
         clip: the largest norm that one example's scaled gradient may keep.
 
@@ -33,7 +33,7 @@ class ScaleThenPrivatise(Method):
         >>> method = pv.methods.ScaleThenPrivatise(lr=0.01, eps_scale=1e-2)
 
     Reference: Ganesh, McMahan and Thakurta (2025), On Design Principles for Private Adaptive
-    Optimizers.
+    Optimizers, arXiv 2507.01129.
     """
 
     name: ClassVar[str] = "scale-then-privatise"
@@ -45,7 +45,7 @@ class ScaleThenPrivatise(Method):
     corrected: bool = False
 
     def parts(self, steps: int) -> Parts:
-        """Return Adam on restored releases, in the geometry of earlier ones."""
+        """Return Adam on restored releases, preconditioned by earlier ones."""
         return Parts(
             rule=adam(self.beta1, self.beta2, self.eps),
             controller=scheduled(self.lr),

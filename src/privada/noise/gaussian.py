@@ -185,9 +185,11 @@ class GaussianNoise:
         The receipt is spent. Its event says the multiplier.
         """
         check_receipt(receipt)
-        std = positive("noise_multiplier", events.multiplier(receipt.event)) * positive(
-            "sensitivity", clipped.sensitivity
-        )
+        multiplier, sensitivity = events.multiplier(receipt.event), clipped.sensitivity
+        if not (multiplier > 0 and sensitivity > 0):
+            positive("noise_multiplier", multiplier)
+            positive("sensitivity", sensitivity)
+        std = multiplier * sensitivity
         if not _LEAST_STD <= std <= 1 / _LEAST_STD:
             raise ArgumentError(
                 f"Expected noise with a standard deviation between {_LEAST_STD:g} and "

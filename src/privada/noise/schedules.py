@@ -19,7 +19,8 @@ class Schedule:
         >>> Schedule((1.0, 1.5)).factor(1)
         1.5
 
-    Reference: Adaptive Differentially Private Empirical Risk Minimization (003), Algorithm 1.
+    Reference: Wu et al. (2021), Adaptive Differentially Private Empirical Risk Minimization,
+    arXiv 2110.07435, Algorithm 1.
     """
 
     factors: tuple[float, ...] = ()

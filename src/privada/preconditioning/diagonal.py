@@ -1,4 +1,4 @@
-"""Diagonal geometries: one scale and one shift for each coordinate."""
+"""Diagonal scalings: one scale and one shift for each coordinate."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -10,18 +10,20 @@ from torch import Tensor
 from privada.core.errors import ArgumentError
 from privada.core.tensors import Parameters
 from privada.core.validation import flag, printable_text, shown
-from privada.core.values import Release
+from privada.core.values import Release, State
 
 Scales = Mapping[str, Tensor] | Tensor | float
-# Plain numbers and tensors, so that a checkpoint can hold it.
-State = dict[str, Any]
 # Asks for a release of sum_i min(g_ij^2, bound), given the bound and the noise multiplier.
 Ask = Callable[[float, float], Release]
 
 
 @dataclass(frozen=True)
 class FlatScaling:
-    """A geometry laid out for one model: flat scale and shift, None where they are 1 and 0.
+    """A diagonal scaling as vectors over the parameters of one model.
+
+    Args:
+        scale: a vector of scales; None where all are 1.
+        shift: a vector of shifts; None where all are 0.
 
     Example:
         >>> import torch, privada as pv
@@ -35,17 +37,17 @@ class FlatScaling:
 
 
 class Preconditioner:
-    """What a method clips in: a geometry that may be another one for each release.
+    """The scales in which gradients are clipped and noised, which may differ between releases.
 
-    Its values come from public data or from releases; `source` says so in words. `private` says
-    whether that is true: a shape made from the private records themselves, for comparison, is not
-    private, and neither is what is trained in it.
+    They come from public data or from releases; `source` says in words from which. `private` says
+    whether that is true: a preconditioner computed from the private records themselves, for
+    comparison, is not private, and neither is a model trained with it.
 
-    A shape of one's own says in `at` what its geometry is; what it keeps between releases is in a
-    state of plain numbers and tensors, which checkpoints hold.
+    A subclass returns its `DiagonalScaling` from `at`. What it keeps between releases is in a state
+    of plain numbers and tensors, which checkpoints hold.
 
-    Guarantee: the whitened sum moves by at most the clip norm in any shape whose values come from
-    public data or releases.
+    Guarantee: adding or removing a record moves the whitened sum by at most the clip norm, for any
+    preconditioner whose values come from public data or releases.
 
     Example:
         >>> import privada as pv
@@ -59,15 +61,15 @@ class Preconditioner:
         >>> Fading().private
         True
 
-    Reference: Li et al. (2022), Private Adaptive Optimization with Side Information (000),
-    Algorithm 1.
+    Reference: Li et al. (2022), Private Adaptive Optimization with Side Information,
+    arXiv 2202.05963, Algorithm 1.
     """
 
     source: str = ""
     private: bool = True
 
     def preliminary(self, parameters: Parameters) -> tuple[float, ...]:
-        """Return the noise multipliers of the releases that `prepare` asks for."""
+        """Return the noise multipliers of the releases that `prepare` queries."""
         return ()
 
     def init(self, parameters: Parameters) -> State:
@@ -79,8 +81,8 @@ class Preconditioner:
         return state
 
     def at(self, state: State, parameters: Parameters) -> tuple["DiagonalScaling", State]:
-        """Return the geometry of the next release, and the state with it."""
-        raise TypeError(f"{type(self).__name__} does not say what its geometry is.")
+        """Return the scaling of the next release, and the next state."""
+        raise TypeError(f"{type(self).__name__} does not implement at(state, parameters).")
 
     def seen(self, release: Release, state: State) -> State:
         """Return the state after a release."""
@@ -92,12 +94,15 @@ class Preconditioner:
 
 @dataclass(frozen=True, eq=False)
 class DiagonalScaling(Preconditioner):
-    """A diagonal geometry: gradients are clipped and noised as u = (g - shift) / scale.
+    """A diagonal preconditioner: gradients are clipped and noised as u = (g - shift) / scale.
 
-    `restores` says whether a release is mapped back by v = scale * r / B + shift, or used as it
-    is. `source` says in words where the values come from; the statement repeats it.
+    Args:
+        scale: a number, a vector, or a map from parameter names to tensors; None for 1.
+        shift: the same; None for 0.
+        restores: whether a release is mapped back by v = scale * r / B + shift, or used as it is.
+        source: where the values come from, in words that the statement repeats.
 
-    Guarantee: the whitened sum moves by at most the clip norm, whatever the geometry, as long as
+    Guarantee: the whitened sum moves by at most the clip norm, whatever the scaling, as long as
     its values do not depend on the private data except through releases.
 
     Example:
@@ -105,7 +110,8 @@ class DiagonalScaling(Preconditioner):
         >>> pv.preconditioning.DiagonalScaling(scale=2.0, source="a public corpus").restores
         False
 
-    Reference: Li et al. (2022), Private Adaptive Optimization with Side Information (000).
+    Reference: Li et al. (2022), Private Adaptive Optimization with Side Information,
+    arXiv 2202.05963.
     """
 
     scale: Scales | None = None
@@ -119,11 +125,11 @@ class DiagonalScaling(Preconditioner):
         return {}
 
     def at(self, state: State, parameters: Parameters) -> tuple["DiagonalScaling", State]:
-        """Return itself: this geometry is the same for every release."""
+        """Return itself: this scaling is the same for every release."""
         return self, state
 
     def on(self, parameters: Parameters) -> FlatScaling:
-        """Return the geometry laid out over a model's parameters."""
+        """Return scale and shift as vectors over a model's parameters."""
         scale = None if self.scale is None else flat_values("scales", self.scale, parameters)
         if scale is not None and not bool((scale > 0).all()):
             raise ArgumentError(
@@ -134,7 +140,7 @@ class DiagonalScaling(Preconditioner):
         return FlatScaling(scale, shift)
 
     def restore(self, release: Release, scaling: FlatScaling) -> Release:
-        """Return the release, mapped back to the space of gradients if this geometry does so."""
+        """Return the release, mapped back to the space of gradients if this scaling restores."""
         return release.restored(scaling.scale, scaling.shift) if self.restores else release
 
     def precondition(self, public: Tensor, scaling: FlatScaling) -> Tensor:
@@ -183,7 +189,10 @@ def flat_values(name: str, values: Scales, parameters: Parameters) -> Tensor:
 
 
 def isotropic() -> DiagonalScaling:
-    """Return the ordinary geometry: every coordinate alike.
+    """Return no preconditioner: the scale of every coordinate is 1.
+
+    Returns:
+        The scaling.
 
     Guarantee: the sum moves by at most the clip norm when a record is added or removed.
 
@@ -192,7 +201,8 @@ def isotropic() -> DiagonalScaling:
         >>> pv.preconditioning.isotropic().scale is None
         True
 
-    Reference: Abadi et al. (2016), Deep Learning with Differential Privacy, Algorithm 1.
+    Reference: Abadi et al. (2016), Deep Learning with Differential Privacy, arXiv 1607.00133,
+    Algorithm 1.
     """
     return DiagonalScaling()
 
@@ -204,12 +214,19 @@ def diagonal(
     restore: bool = False,
     source: str = "scales given by the user and declared public",
 ) -> DiagonalScaling:
-    """Return a geometry with a scale, and optionally a shift, for each coordinate.
+    """Return a preconditioner with a scale, and optionally a shift, for each coordinate.
 
-    Each per-example gradient is whitened, u = (g - shift) / scale, then clipped and noised there.
-    With `restore` the release is mapped back, v = scale * r / B + shift. Values are a number, a
-    vector over all trainable parameters, or a map from parameter names to tensors that broadcast
-    to the parameters' shapes.
+    Each per-example gradient is whitened, u = (g - shift) / scale, then clipped and noised.
+
+    Args:
+        scales: a number, a vector over all trainable parameters, or a map from parameter names to
+            tensors that broadcast to the parameters' shapes.
+        shift: the same; none by default.
+        restore: whether the release is mapped back, v = scale * r / B + shift.
+        source: where the values come from, in words that the statement repeats.
+
+    Returns:
+        The diagonal scaling.
 
     Guarantee: the whitened sum moves by at most the clip norm, whatever the scales; provided that
     scales and shift do not depend on the private data except through releases. `source` states
@@ -220,13 +237,14 @@ def diagonal(
     Example:
         >>> import torch, privada as pv
         >>> model = torch.nn.Linear(3, 1)
-        >>> shape = pv.preconditioning.diagonal({"weight": torch.tensor([1.0, 2.0, 4.0]),
-        ...                               "bias": torch.tensor(1.0)})
-        >>> shape.restores
+        >>> scaling = pv.preconditioning.diagonal({"weight": torch.tensor([1.0, 2.0, 4.0]),
+        ...                                        "bias": torch.tensor(1.0)})
+        >>> scaling.restores
         False
 
-    Reference: Li et al. (2022), Private Adaptive Optimization with Side Information (000),
-    Algorithm 1; Asi et al. (2021), Private Adaptive Gradient Methods (004), Algorithms 1 and 2.
+    Reference: Li et al. (2022), Private Adaptive Optimization with Side Information,
+    arXiv 2202.05963, Algorithm 1; Asi et al. (2021), Private Adaptive Gradient Methods,
+    arXiv 2106.13756, Algorithms 1 and 2.
     """
     check_values("scales", scales)
     if shift is not None:
@@ -237,14 +255,14 @@ def diagonal(
 
 
 class FromState(Preconditioner):
-    """A shape whose scale and shift are in its state; a geometry is made once for each."""
+    """A preconditioner whose scale and shift are in its state."""
 
     def __init__(self, restores: bool, source: str) -> None:
         self._restores, self.source = restores, source
         self._made: DiagonalScaling | None = None
 
     def scaling_of(self, state: State) -> DiagonalScaling:
-        """Return the geometry of a state."""
+        """Return the scaling of a state."""
         if self._made is None or self._made.scale is not state["scale"]:
             self._made = DiagonalScaling(
                 state["scale"], state.get("shift"), self._restores, self.source
@@ -252,10 +270,13 @@ class FromState(Preconditioner):
         return self._made
 
 
-class restoring(Preconditioner):
-    """Another shape, with its scales and shifts undone after the release.
+class Restoring(Preconditioner):
+    """Another preconditioner, with its scales and shifts undone after the release.
 
-    Guarantee: that of the other shape; undoing a scale is post-processing.
+    Args:
+        inner: the other preconditioner.
+
+    Guarantee: that of the other preconditioner; undoing a scale is post-processing.
 
     Example:
         >>> import privada as pv
@@ -263,41 +284,45 @@ class restoring(Preconditioner):
         >>> pv.preconditioning.restoring(fixed)
         a constant
 
-    Reference: Asi et al. (2021), Private Adaptive Gradient Methods for Convex Optimization (004),
-    Algorithms 1 and 2, line 6.
+    Reference: Asi et al. (2021), Private Adaptive Gradient Methods for Convex Optimization,
+    arXiv 2106.13756, Algorithms 1 and 2, line 6.
     """
 
     def __init__(self, inner: Preconditioner) -> None:
         if not isinstance(inner, Preconditioner):
             raise ArgumentError(
-                f"Expected a shape of pv.preconditioning to restore, got {inner!r}. Give scales as "
+                f"Expected one of pv.preconditioning to restore, got {inner!r}. Give scales as "
                 "pv.preconditioning.diagonal(scales)."
             )
         self._inner, self.source, self.private = inner, inner.source, inner.private
         self._made: tuple[DiagonalScaling, DiagonalScaling] | None = None
 
     def preliminary(self, parameters: Parameters) -> tuple[float, ...]:
-        """Return what the other shape does."""
+        """Return what the other preconditioner does."""
         return self._inner.preliminary(parameters)
 
     def init(self, parameters: Parameters) -> State:
-        """Return what the other shape does."""
+        """Return what the other preconditioner does."""
         return self._inner.init(parameters)
 
     def prepare(self, state: State, parameters: Parameters, ask: Ask) -> State:
-        """Return what the other shape does."""
+        """Return what the other preconditioner does."""
         return self._inner.prepare(state, parameters, ask)
 
     def at(self, state: State, parameters: Parameters) -> tuple[DiagonalScaling, State]:
-        """Return the other shape's geometry, restoring."""
+        """Return the scaling of the other preconditioner, to be restored."""
         preconditioner, state = self._inner.at(state, parameters)
         if self._made is None or self._made[0] is not preconditioner:
             self._made = preconditioner, replace(preconditioner, restores=True)
         return self._made[1], state
 
     def seen(self, release: Release, state: State) -> State:
-        """Return what the other shape does."""
+        """Return what the other preconditioner does."""
         return self._inner.seen(release, state)
 
     def __repr__(self) -> str:
         return repr(self._inner)
+
+
+restoring = Restoring
+"""Constructor of `Restoring`, as methods and examples spell it."""

@@ -1,4 +1,4 @@
-"""Fixed geometries from what is known of the features: how often and how large they are."""
+"""Fixed preconditioners from public statistics of the features: frequency and size."""
 
 from typing import Any
 
@@ -11,17 +11,18 @@ from torch import Tensor
 from privada.core.errors import ArgumentError
 from privada.core.tensors import Parameters
 from privada.core.validation import not_negative, positive, printable_text, shown
-from privada.preconditioning.diagonal import DiagonalScaling, Preconditioner, State
+from privada.core.values import State
+from privada.preconditioning.diagonal import DiagonalScaling, Preconditioner
 
 
 class ByFeature(Preconditioner):
-    """One scale for each feature, on the layer that meets the features; `others` elsewhere.
+    """One scale for each feature, on the layer that reads the features; `others` elsewhere.
 
     Example:
         >>> import torch, privada as pv
-        >>> shape = pv.preconditioning.by_feature([1.0, 0.1, 0.01], source="a public dictionary")
+        >>> scaling = pv.preconditioning.by_feature([1.0, 0.1, 0.01], source="a public dictionary")
         >>> parameters = pv.core.tensors.Parameters(torch.nn.Linear(3, 1))
-        >>> shape.on(parameters).on(parameters).scale
+        >>> scaling.on(parameters).on(parameters).scale
         tensor([1.0000, 0.1000, 0.0100, 1.0000])
     """
 
@@ -39,13 +40,13 @@ class ByFeature(Preconditioner):
         return {}
 
     def at(self, state: State, parameters: Parameters) -> tuple[DiagonalScaling, State]:
-        """Return the same geometry for every release."""
+        """Return the same scaling for every release."""
         if self._made is None or self._made[0] is not parameters:
             self._made = parameters, self.on(parameters)
         return self._made[1], state
 
     def on(self, parameters: Parameters) -> DiagonalScaling:
-        """Return the geometry for a model."""
+        """Return the scaling for a model."""
         weight, axis = parameters.inputs_of(len(self.scales), self._layer)
         scales: dict[str, Tensor] = {
             name: torch.tensor(self._others) for name in parameters.layout.names
@@ -61,10 +62,19 @@ def by_feature(
     layer: str | None = None,
     source: str = "scales by feature, given by the user and declared public",
 ) -> ByFeature:
-    """Return a geometry with a scale for each input feature.
+    """Return a preconditioner with a scale for each input feature.
 
     The scales go to the first linear layer with as many inputs, or the first embedding with as
     many rows, or to the one named `layer`; all other parameters have the scale `others`.
+
+    Args:
+        scales: one positive number for each feature.
+        others: the scale of all other parameters.
+        layer: the name of the layer; by default the first that fits.
+        source: where the values come from, in words that the statement repeats.
+
+    Returns:
+        The preconditioner.
 
     Guarantee: the whitened sum moves by at most the clip norm, whatever the scales; provided that
     they do not depend on the private data except through releases.
@@ -76,8 +86,8 @@ def by_feature(
         >>> pv.preconditioning.by_feature([1.0, 0.1], source="a public dictionary")
         a public dictionary
 
-    Reference: Li et al. (2022), Private Adaptive Optimization with Side Information (000),
-    Algorithm 1, Option 2.
+    Reference: Li et al. (2022), Private Adaptive Optimization with Side Information,
+    arXiv 2202.05963, Algorithm 1, Option 2.
     """
     vector = torch.as_tensor(_array("scales", scales))
     if vector.ndim != 1 or not bool(torch.isfinite(vector).all() and (vector > 0).all()):
@@ -133,11 +143,21 @@ def feature_moments(
     layer: str | None = None,
     source: str = "second moments of features of examples declared public",
 ) -> ByFeature:
-    """Return the geometry of the features' root mean squares, sqrt(E[x_j^2]) + eps.
+    """Return the preconditioner of the features' root mean squares, sqrt(E[x_j^2]) + eps.
 
     In a generalised linear model the gradient is a multiple of the features, so these are the
     second moments of the gradient but for a factor. `features` is a matrix of public examples, one
     row each, without labels; it may be sparse.
+
+    Args:
+        features: a matrix of public examples.
+        eps: added to the root mean squares.
+        others: the scale of all other parameters.
+        layer: the name of the layer; by default the first that fits.
+        source: where the values come from, in words that the statement repeats.
+
+    Returns:
+        The preconditioner.
 
     Guarantee: as for `by_feature`; that the examples are public is declared.
 
@@ -145,12 +165,13 @@ def feature_moments(
 
     Example:
         >>> import numpy as np, privada as pv
-        >>> shape = pv.preconditioning.feature_moments(np.array([[3.0, 0.0], [4.0, 0.0]]), eps=0.1)
-        >>> shape.scales
+        >>> features = np.array([[3.0, 0.0], [4.0, 0.0]])
+        >>> scaling = pv.preconditioning.feature_moments(features, eps=0.1)
+        >>> scaling.scales
         tensor([3.6355, 0.1000])
 
-    Reference: Li et al. (2022), Private Adaptive Optimization with Side Information (000),
-    Section 5.1.1.
+    Reference: Li et al. (2022), Private Adaptive Optimization with Side Information,
+    arXiv 2202.05963, Section 5.1.1.
     """
     matrix, count = _columns("features", features)
     squares = matrix.multiply(matrix) if _sparse(matrix) else matrix * matrix
@@ -167,10 +188,21 @@ def token_frequency(
     layer: str | None = None,
     source: str = "token frequencies in text declared public",
 ) -> ByFeature:
-    """Return the geometry of how often tokens occur: the most frequent one has the scale 1.
+    """Return scales by token frequency: the most frequent token has the scale 1.
 
     `counts` is a matrix with a row for each public document and a column for each token, or a
     vector of totals. The scale is (frequency / the greatest)^power, and not below `floor`.
+
+    Args:
+        counts: a matrix of public documents by tokens, or a vector of totals.
+        floor: the least scale.
+        power: of the relative frequency.
+        others: the scale of all other parameters.
+        layer: the name of the layer; by default the first that fits.
+        source: where the values come from, in words that the statement repeats.
+
+    Returns:
+        The preconditioner.
 
     Guarantee: as for `by_feature`; that the text is public is declared.
 
@@ -181,8 +213,8 @@ def token_frequency(
         >>> pv.preconditioning.token_frequency([100, 10, 0], floor=0.01).scales
         tensor([1.0000, 0.1000, 0.0100])
 
-    Reference: Li et al. (2022), Private Adaptive Optimization with Side Information (000),
-    Section 6.1.2.
+    Reference: Li et al. (2022), Private Adaptive Optimization with Side Information,
+    arXiv 2202.05963, Section 6.1.2.
     """
     if not _sparse(counts) and np.ndim(counts) == 1:
         totals = _array("counts", counts)
@@ -206,12 +238,22 @@ def tf_idf(
     layer: str | None = None,
     source: str = "TF-IDF of tokens in text declared public",
 ) -> ByFeature:
-    """Return the geometry that is inverse to tokens' total TF-IDF: weighty tokens count for more.
+    """Return scales inverse to the tokens' total TF-IDF: tokens of high TF-IDF count for more.
 
     `counts` is a matrix with a row for each public document and a column for each token. A token's
     TF-IDF is the sum over documents of count / length, times log10(documents / documents with it);
     the scale is its least value among tokens that have one, divided by it plus eps times the
     greatest.
+
+    Args:
+        counts: a matrix of public documents by tokens.
+        eps: added to TF-IDFs, in units of the greatest.
+        others: the scale of all other parameters.
+        layer: the name of the layer; by default the first that fits.
+        source: where the values come from, in words that the statement repeats.
+
+    Returns:
+        The preconditioner.
 
     Guarantee: as for `by_feature`; that the text is public is declared.
 
@@ -220,12 +262,12 @@ def tf_idf(
 
     Example:
         >>> import numpy as np, privada as pv
-        >>> shape = pv.preconditioning.tf_idf(np.array([[2, 1, 1], [2, 0, 2], [1, 0, 0]]))
-        >>> bool(shape.scales[2] < shape.scales[0])
+        >>> scaling = pv.preconditioning.tf_idf(np.array([[2, 1, 1], [2, 0, 2], [1, 0, 0]]))
+        >>> bool(scaling.scales[2] < scaling.scales[0])
         True
 
-    Reference: Li et al. (2022), Private Adaptive Optimization with Side Information (000),
-    Section 6.1.2, where the preconditioner is inversely proportional to TF-IDF.
+    Reference: Li et al. (2022), Private Adaptive Optimization with Side Information,
+    arXiv 2202.05963, Section 6.1.2, where the preconditioner is inversely proportional to TF-IDF.
     """
     matrix, documents = _columns("counts", counts)
     if _sparse(matrix):

@@ -10,12 +10,12 @@ from privada.core.errors import ArgumentError
 from privada.core.public_examples import as_public
 from privada.core.tensors import Parameters
 from privada.core.validation import integer, positive, printable_text
+from privada.core.values import State
 from privada.preconditioning.diagonal import (
     Ask,
     DiagonalScaling,
     FromState,
     Scales,
-    State,
     check_values,
     flat_values,
 )
@@ -24,8 +24,8 @@ from privada.preconditioning.diagonal import (
 class Moments:
     """Where the root mean squares sigma_j of per-example gradients come from.
 
-    Methods make an ellipsoid with half axes sigma_j^exponent of them. `known_moments`,
-    `public_moments` and `private_second_moments` are the three ways.
+    `ellipsoid` returns the preconditioner with scales sigma_j^exponent. There are three kinds:
+    `known_moments`, `public_moments` and `private_second_moments`.
 
     Guarantee: moments come from public data, or from releases that are charged.
 
@@ -34,14 +34,14 @@ class Moments:
         >>> pv.preconditioning.known_moments(1.0).ellipsoid(exponent=0.5)
         second moments given by the user and declared public
 
-    Reference: Asi et al. (2021), Private Adaptive Gradient Methods for Convex Optimization (004),
-    Section 3.
+    Reference: Asi et al. (2021), Private Adaptive Gradient Methods for Convex Optimization,
+    arXiv 2106.13756, Section 3.
     """
 
     source: str = ""
 
     def preliminary(self, parameters: Parameters) -> tuple[float, ...]:
-        """Return the noise multipliers of the releases that `find` asks for."""
+        """Return the noise multipliers of the releases that `find` queries."""
         return ()
 
     def check(self, parameters: Parameters) -> None:
@@ -49,10 +49,10 @@ class Moments:
 
     def find(self, parameters: Parameters, ask: Ask) -> Tensor:
         """Return the moments as one vector."""
-        raise TypeError(f"{type(self).__name__} does not say what its moments are.")
+        raise TypeError(f"{type(self).__name__} does not implement find(parameters, ask).")
 
     def ellipsoid(self, exponent: float, floor: float = 1e-3, restores: bool = True) -> "Ellipsoid":
-        """Return the shape with scales sigma_j^exponent, undone after the release or not."""
+        """Return the preconditioner with scales sigma_j^exponent, restored or not."""
         return Ellipsoid(self, exponent, floor, restores)
 
     def __repr__(self) -> str:
@@ -91,23 +91,26 @@ class Ellipsoid(FromState):
         return {"scale": found.clamp(min=least).pow_(self._exponent)}
 
     def at(self, state: State, parameters: Parameters) -> tuple[DiagonalScaling, State]:
-        """Return the same geometry for every release."""
+        """Return the same scaling for every release."""
         return self.scaling_of(state), state
 
 
-class known_moments(Moments):
+class KnownMoments(Moments):
     """Root mean squares of gradients that are known, or declared, without the private data.
 
-    Values are a number, a vector over all trainable parameters, or a map from parameter names.
+    Args:
+        sigma: a number, a vector over all trainable parameters, or a map from parameter names to
+            tensors.
+        source: where they come from, in words that the statement repeats.
 
-    Guarantee: that of the shape made of them, provided that they do not depend on the private data.
+    Guarantee: that of the preconditioner, provided that they do not depend on the private data.
 
     Example:
         >>> import torch, privada as pv
         >>> moments = pv.preconditioning.known_moments(torch.tensor([1.0, 0.25]))
 
-    Reference: Asi et al. (2021), Private Adaptive Gradient Methods for Convex Optimization (004),
-    Section 3.
+    Reference: Asi et al. (2021), Private Adaptive Gradient Methods for Convex Optimization,
+    arXiv 2106.13756, Section 3.
     """
 
     def __init__(
@@ -127,8 +130,16 @@ class known_moments(Moments):
         return flat_values("sigma", self._sigma, parameters).clone()
 
 
-class public_moments(Moments):
+known_moments = KnownMoments
+"""Constructor of `KnownMoments`, as methods and examples spell it."""
+
+
+class PublicMoments(Moments):
     """Root mean squares of the gradients of public examples, where training starts.
+
+    Args:
+        public: a `pv.Public`, or data.
+        source: where they come from, in words that the statement repeats.
 
     Guarantee: no private record is read; that the examples are public is declared.
 
@@ -136,8 +147,8 @@ class public_moments(Moments):
         >>> import numpy as np, privada as pv
         >>> moments = pv.preconditioning.public_moments((np.zeros((40, 3)), np.zeros(40)))
 
-    Reference: Asi et al. (2021), Private Adaptive Gradient Methods for Convex Optimization (004),
-    Section 6.2.
+    Reference: Asi et al. (2021), Private Adaptive Gradient Methods for Convex Optimization,
+    arXiv 2106.13756, Section 6.2.
     """
 
     def __init__(
@@ -154,7 +165,11 @@ class public_moments(Moments):
         return parameters.public_squares(self._public, 0).sqrt_()
 
 
-class private_second_moments(Moments):
+public_moments = PublicMoments
+"""Constructor of `PublicMoments`, as methods and examples spell it."""
+
+
+class PrivateSecondMoments(Moments):
     """Root mean squares of the private gradients where training starts, by charged releases.
 
     Round t = 1, 2, ... releases the averages of squared coordinates, cut at (4 r D log r)^2 with
@@ -178,8 +193,8 @@ class private_second_moments(Moments):
         >>> import privada as pv
         >>> moments = pv.preconditioning.private_second_moments(noise_multiplier=50.0)
 
-    Reference: Asi et al. (2021), Private Adaptive Gradient Methods for Convex Optimization (004),
-    Algorithm 3 and Theorem 3.
+    Reference: Asi et al. (2021), Private Adaptive Gradient Methods for Convex Optimization,
+    arXiv 2106.13756, Algorithm 3 and Theorem 3.
     """
 
     def __init__(
@@ -220,3 +235,7 @@ class private_second_moments(Moments):
             found[reached] = self._largest * 2.0**-number
             left &= ~reached
         return found
+
+
+private_second_moments = PrivateSecondMoments
+"""Constructor of `PrivateSecondMoments`, as methods and examples spell it."""

@@ -1,4 +1,4 @@
-"""Geometries from the gradients of public examples, as training goes on."""
+"""Preconditioners from the gradients of public examples, updated during training."""
 
 import math
 from collections.abc import Callable
@@ -8,7 +8,8 @@ from privada.core.errors import ArgumentError
 from privada.core.public_examples import Public, as_public
 from privada.core.tensors import Parameters
 from privada.core.validation import fraction, integer, one_of, positive, rate
-from privada.preconditioning.diagonal import DiagonalScaling, FromState, State
+from privada.core.values import State
+from privada.preconditioning.diagonal import DiagonalScaling, FromState
 
 Varying = float | Callable[[int], float]
 
@@ -57,7 +58,7 @@ class PublicGradients(FromState):
         return {"asked": 0, "every": every} | {name: parameters.zeros() for name in moments}
 
     def at(self, state: State, parameters: Parameters) -> tuple[DiagonalScaling, State]:
-        """Return the geometry at the parameters as they are, from a public batch of its own."""
+        """Return the scaling at the current parameters, from a public batch of its own."""
         asked, every = state["asked"], state["every"]
         if asked % every == 0:
             state = self._refreshed(state, parameters, asked // every + 1)
@@ -96,7 +97,7 @@ def public_gradients(
     every: int | str = 1,
     source: str = "gradients of examples declared public",
 ) -> PublicGradients:
-    """Return the geometry of an adaptive optimiser on public examples.
+    """Return the preconditioner of an adaptive optimiser on public examples.
 
     With the average gradient g of a public batch at the current parameters, "rmsprop" has
     s <- decay s + (1 - decay) g^2, "adagrad" s <- s + g^2, and the scale is sqrt(s) + eps. "adam"
@@ -104,13 +105,17 @@ def public_gradients(
     before it is scaled: (mix g_i + (1 - mix) M) / scale.
 
     Args:
-        public: a `pv.Public`, or data of which all is used each time.
+        public: a `pv.Public`, or data that are used in full each time.
         form: "rmsprop", "adagrad" or "adam".
         decay, eps: numbers, or functions of the number of public gradients so far; `theorem_2`
             gives the paper's.
         mix, first_decay: for "adam", the weight of the private gradient and the decay d of M.
-        every: how many releases one public gradient serves; "epoch" for as many as one pass over
-            the private records has steps.
+        every: how many releases one public gradient is used for; "epoch" for as many as one pass
+            over the private records has steps.
+        source: where the values come from, in words that the statement repeats.
+
+    Returns:
+        The preconditioner.
 
     Guarantee: scales come from public examples and from the parameters, which are releases; so the
     private sum moves by at most the clip norm. That the examples are public is declared.
@@ -121,8 +126,8 @@ def public_gradients(
         >>> pv.preconditioning.public_gradients(public, "adam", every=10)
         adam of gradients of examples declared public
 
-    Reference: Li et al. (2022), Private Adaptive Optimization with Side Information (000),
-    Algorithm 1, Option 1, equations (4) to (6).
+    Reference: Li et al. (2022), Private Adaptive Optimization with Side Information,
+    arXiv 2202.05963, Algorithm 1, Option 1, equations (4) to (6).
     """
     return PublicGradients(
         as_public(public), form, decay=decay, eps=eps, mix=mix, first_decay=first_decay,
@@ -131,10 +136,18 @@ def public_gradients(
 
 
 def ideal(private: Any, form: str = "rmsprop", **settings: Any) -> PublicGradients:
-    """Return the geometry that the private records themselves would give, un-noised.
+    """Return the preconditioner that the private records themselves would give, without noise.
 
-    It is an upper bound for experiments: what is trained in it is not private, and the statement
-    says so. Settings are those of `public_gradients`.
+    It is an upper bound for experiments: a model that is trained with it is not private, and the
+    statement says so.
+
+    Args:
+        private: the private records.
+        form: "rmsprop", "adagrad" or "adam".
+        settings: those of `public_gradients`.
+
+    Returns:
+        The preconditioner.
 
     Guarantee: none.
 
@@ -143,8 +156,8 @@ def ideal(private: Any, form: str = "rmsprop", **settings: Any) -> PublicGradien
         >>> pv.preconditioning.ideal((np.zeros((40, 3)), np.zeros(40, dtype=int))).private
         False
 
-    Reference: Li et al. (2022), Private Adaptive Optimization with Side Information (000),
-    Table 4, 'ideal'.
+    Reference: Li et al. (2022), Private Adaptive Optimization with Side Information,
+    arXiv 2202.05963, Table 4, 'ideal'.
     """
     options: dict[str, Any] = {
         "decay": 0.9, "eps": 1e-8, "mix": 0.9, "first_decay": 0.9, "every": 1,
@@ -161,6 +174,13 @@ def theorem_2(gamma: float = 1.0, eps: float = 1e-8) -> dict[str, Callable[[int]
     beta_t = 1 - gamma / t and eps_t = eps / sqrt(t), t counting public gradients from 1. It goes
     with a learning rate of `updates.inverse_sqrt`.
 
+    Args:
+        gamma: in (0, 1].
+        eps: the first eps_t.
+
+    Returns:
+        The arguments `decay` and `eps`, as functions of the number of public gradients.
+
     Guarantee: as for `public_gradients`; both are known before the first step.
 
     Example:
@@ -168,8 +188,8 @@ def theorem_2(gamma: float = 1.0, eps: float = 1e-8) -> dict[str, Callable[[int]
         >>> pv.preconditioning.theorem_2(gamma=0.5)["decay"](10)
         0.95
 
-    Reference: Li et al. (2022), Private Adaptive Optimization with Side Information (000),
-    Theorem 2.
+    Reference: Li et al. (2022), Private Adaptive Optimization with Side Information,
+    arXiv 2202.05963, Theorem 2.
     """
     gamma, eps = rate("gamma", gamma), positive("eps", eps)
     return {"decay": lambda t: 1 - gamma / t, "eps": lambda t: eps / math.sqrt(t)}

@@ -2,11 +2,11 @@
 
 from privada.core.tensors import Parameters
 from privada.core.validation import flag, fraction, integer, positive
-from privada.core.values import Release
-from privada.preconditioning.diagonal import DiagonalScaling, FromState, State, isotropic
+from privada.core.values import Release, State
+from privada.preconditioning.diagonal import DiagonalScaling, FromState, isotropic
 
 
-class past_releases(FromState):
+class PastReleases(FromState):
     """Whiten by the second moment of past releases, and restore afterwards.
 
     s <- decay s + (1 - decay) v^2 over releases v; the next gradients are clipped and noised in
@@ -28,7 +28,7 @@ class past_releases(FromState):
         True
 
     Reference: Ganesh, McMahan and Thakurta (2025), On Design Principles for Private Adaptive
-    Optimizers, scale-then-privatise.
+    Optimizers, arXiv 2507.01129, scale-then-privatise.
     """
 
     def __init__(self, decay: float = 0.999, eps: float = 1e-8, corrected: bool = False) -> None:
@@ -53,6 +53,10 @@ class past_releases(FromState):
         return {"seen": seen, "second": second, "scale": known.sqrt().add_(self._eps)}
 
 
+past_releases = PastReleases
+"""Constructor of `PastReleases`, as methods and examples spell it."""
+
+
 class delayed(FromState):
     """By turns no scale, and the scale that the releases of the turn before give.
 
@@ -72,7 +76,7 @@ class delayed(FromState):
         True
 
     Reference: Li et al. (2023), Differentially Private Adaptive Optimization with Delayed
-    Preconditioners, Algorithm 1 (arXiv 2212.00309).
+    Preconditioners, arXiv 2212.00309, Algorithm 1.
     """
 
     def __init__(self, plain: int, adaptive: int, decay: float = 0.9, eps: float = 1e-8) -> None:

@@ -12,8 +12,7 @@ from typing import Any
 from dp_accounting import DpEvent
 
 from privada.accounting import Budget, Ledger, Reservation
-from privada.accounting.ledger import ROW
-from privada.accounting.storage import Busy
+from privada.accounting.ledger import ROW, Busy
 from privada.core.errors import BudgetExceeded, LedgerError
 from privada.core.receipts import Receipt
 
@@ -125,8 +124,10 @@ class Account:
                 for each in beside:
                     reservation.use(each)
                 return reservation.use(event)
-            held = next((each for each in self._reservations if each.covers(event)), None)
-            return (held or self._reserve(event, ahead)).use(event)
+            for held in self._reservations:
+                if held.covers(event):
+                    return held.use(event)
+            return self._reserve(event, ahead).use(event)
 
     def _reserve(self, event: DpEvent, ahead: Ahead | None) -> Reservation:
         started = time.perf_counter()

@@ -89,22 +89,22 @@ class GradientQuery:
             LedgerError: before any record is read.
         """
         self.executor.recheck()
-        event = self.mechanism.event(positive("noise_multiplier", noise_multiplier))
-        return self.account.pay(event, ahead=ahead)
+        return self.account.pay(self.mechanism.event(noise_multiplier), ahead=ahead)
 
     def draw(self, number: int) -> Draw:
         """Return the rows that take part in a release. Private: never shown.
 
         `number` says which one of the run's releases it is, for those who take part in turns.
         """
-        drawn = self.mechanism.sampler.draw(number, self._rng)
-        rows, owners = self._units.rows(drawn, self._rng)
-        if owners is not None:
-            return Draw(rows, torch.from_numpy(owners))
         mechanism = self.mechanism
-        return Draw(
-            rows, mechanism.clipping.assign_microbatches(rows.size, mechanism.batch_size, self._rng)
-        )
+        drawn = mechanism.sampler.draw(number, self._rng)
+        if self._units.grouped:
+            rows, owners = self._units.rows(drawn, self._rng)
+            return Draw(rows, None if owners is None else torch.from_numpy(owners))
+        if mechanism.clipping.size is None:
+            return Draw(drawn)
+        groups = mechanism.clipping.assign_microbatches(drawn.size, mechanism.batch_size, self._rng)
+        return Draw(drawn, groups)
 
     def clipped_sum(self, drawn: Draw, scaling: FlatScaling, clip: float) -> ClippedSum:
         """Return the sum of the scaled gradients of a draw, each bounded by the clip norm."""
@@ -139,6 +139,7 @@ class GradientQuery:
             BudgetExceeded: before any record is read.
             LedgerError: before any record is read.
         """
+        positive("noise_multiplier", noise_multiplier)
         scaling = self.lay_out(preconditioner)
         receipt = self.pay(noise_multiplier)
         drawn = self.draw(number)

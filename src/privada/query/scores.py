@@ -21,7 +21,7 @@ from privada.clipping.reads import without_reads
 from privada.clipping.scores import bounded_sum
 from privada.core.errors import ArgumentError, ModelError
 from privada.core.hidden_streams import HiddenStreams, hidden_generator
-from privada.core.randomness import RandomSource
+from privada.core.randomness import RandomSource, SecureSource
 from privada.core.silence import pass_on_signals, settings_kept, silenced
 from privada.core.state import HeldState
 from privada.core.validation import positive, real
@@ -84,14 +84,14 @@ class Score:
         """How far one record can move the sum."""
         return self.high - self.low
 
-    def merits(self, outputs: Any, targets: Any) -> Tensor:
+    def utilities(self, outputs: Any, targets: Any) -> Tensor:
         """Return how much better each record is than the worst, not yet brought into bounds."""
         each = self.each(outputs, targets)
         return each - self.low if self.greater else self.high - each
 
-    def from_merit(self, merit: float) -> float:
-        """Return the score that stands for an average merit."""
-        return self.low + merit if self.greater else self.high - merit
+    def from_utility(self, utility: float) -> float:
+        """Return the score that stands for an average utility."""
+        return self.low + utility if self.greater else self.high - utility
 
     def check(self, model: nn.Module, example: Batch) -> None:
         """Raise if scores of made-up examples are wrong in shape, out of bounds or of each other.
@@ -280,18 +280,22 @@ class NoisyScore:
 class Scorer:
     """Owns private records that no model was trained on, and releases scores of models on them.
 
-    One query is: charge the ledger durably, score all records, add noise, release.
+    One query is: charge the ledger durably, score all units, add noise, release. A unit is a
+    record, or all records of a person; a person's score is the average over at most
+    `units.rows_per_unit` of their records, chosen afresh for each query.
 
     Args:
         records: the private records.
         score: what is measured.
-        population: their number, as far as it is public; sums are divided by it.
+        population: the number of units, as far as it is public; sums are divided by it.
         account: what pays for queries.
         noise: the source of noise.
-        model_bits: what hidden randomness of the model comes from.
+        model_rng: what hidden randomness of the model comes from.
+        units: which records belong to one person; by default each is a unit of its own.
+        sampling_rng: what the choice of a person's records comes from.
 
-    Guarantee: each query is one Gaussian release of a sum that a record moves by at most the
-    score's span.
+    Guarantee: each query is one Gaussian release of a sum that a unit moves by at most the score's
+    span, however many records it has.
     """
 
     def __init__(
@@ -303,8 +307,12 @@ class Scorer:
         account: Account,
         noise: GaussianNoise,
         model_rng: RandomSource,
+        units: data.Units | None = None,
+        sampling_rng: RandomSource | None = None,
     ) -> None:
         self._records, self._score = records, score
+        self._units: data.Units = data.RowUnits(records.size) if units is None else units
+        self._sampling_rng = SecureSource() if sampling_rng is None else sampling_rng
         self._population = positive("population", population)
         self._account, self._noise, self._rng = account, noise, model_rng
 
@@ -324,12 +332,12 @@ class Scorer:
         hidden = hidden_generator(self._rng, device)
         try:
             with hidden as streams, silenced(), state.untouched(), torch.no_grad():
-                total = bounded_sum(self._merits(model, streams), self._score.span, device)
+                total = bounded_sum(self._utilities(model, streams), self._score.span, device)
         finally:
             model.train(before)
         release = self._noise.release(total, receipt, self._population)
-        merit = float(release.gradient[0])
-        return NoisyScore(self._score.from_merit(merit), release.noise_std / self._population)
+        utility = float(release.gradient[0])
+        return NoisyScore(self._score.from_utility(utility), release.noise_std / self._population)
 
     def _padding(self, model: nn.Module) -> Padding:
         """Return how batches are filled up, so that no record changes the last bits of others.
@@ -337,47 +345,70 @@ class Scorer:
         Where records may touch each other, each is scored by itself.
         """
         example = data.dummy_batch(self._records).dense()
-        most = min(_CHUNK, (int(self._population) // _MULTIPLE + 1) * _MULTIPLE)
+        expected = int(self._population) * self._units.rows_per_unit  # public, and so is its use
+        most = min(_CHUNK, (expected // _MULTIPLE + 1) * _MULTIPLE)
         room = most if self._score.keeps_apart(model, example, most) else 1
-        return find_padding(
-            example, lambda batch: [call(model, batch.inputs)], room, self._records.size
-        )
+        return find_padding(example, lambda batch: [call(model, batch.inputs)], room, expected)
 
-    def _merits(self, model: nn.Module, streams: HiddenStreams) -> Iterator[Tensor]:
-        """Yield the merits of all records; one that fails is left out, as the worst."""
+    def _utilities(self, model: nn.Module, streams: HiddenStreams) -> Iterator[Tensor]:
+        """Yield the utilities of all units; a record that fails counts as the worst."""
         padding = self._padding(model)
-        for start in range(0, self._records.size, _CHUNK):
-            indices = np.arange(start, min(start + _CHUNK, self._records.size))
-            batch, _ = self._records.read(indices, streams)
-            if batch is None:
-                continue
-            batch = batch.dense()
-            found = self._of(model, batch, padding)
-            if found is not None:
-                yield found
-                continue
-            singles = [self._of(model, one, padding) for one in batch.chunks(1)]
-            places = [place for place, one in enumerate(singles) if one is not None]
-            fine = self._of(model, batch.at(torch.tensor(places)), padding) if places else None
-            if fine is not None:  # as if those that fail had never been there
-                yield fine
+        count = max(1, _CHUNK // self._units.rows_per_unit)
+        for start in range(0, self._units.size, count):
+            units = np.arange(start, min(start + count, self._units.size))
+            rows, owners = self._units.rows(units, self._sampling_rng)
+            utilities, places = self._of_rows(model, rows, padding, streams)
+            if owners is None:
+                yield utilities
             else:
-                yield from (one for one in singles if one is not None)
+                yield self._averages(utilities, owners[places], np.bincount(owners))
+
+    def _averages(self, utilities: Tensor, owners: data.Indices, counts: data.Indices) -> Tensor:
+        """Return the average utility of each unit, each record's brought into bounds before.
+
+        `counts` are the records that were chosen, those that fail included.
+        """
+        device = utilities.device
+        bounded = utilities.double().nan_to_num(nan=0.0).clamp(0.0, self._score.span)
+        totals = torch.zeros(len(counts), dtype=torch.float64, device=device)
+        totals.index_add_(0, torch.from_numpy(owners).to(device), bounded)
+        return totals / torch.from_numpy(counts).to(device)
+
+    def _of_rows(
+        self, model: nn.Module, rows: data.Indices, padding: Padding, streams: HiddenStreams
+    ) -> tuple[Tensor, data.Indices]:
+        """Return the utilities of the records that do not fail, and their places among `rows`."""
+        batch, found = self._records.read(rows, streams)
+        if batch is None:
+            return torch.zeros(0, dtype=torch.float64), found
+        batch = batch.dense()
+        utilities = self._of(model, batch, padding)
+        if utilities is not None:
+            return utilities, found
+        singles = [self._of(model, one, padding) for one in batch.chunks(1)]
+        fine = [place for place, one in enumerate(singles) if one is not None]
+        if not fine:
+            return torch.zeros(0, dtype=torch.float64), found[:0]
+        # as if those that fail had never been there
+        utilities = self._of(model, batch.at(torch.tensor(fine)), padding)
+        if utilities is None:
+            utilities = torch.cat([one for one in singles if one is not None])
+        return utilities, found[fine]
 
     def _of(self, model: nn.Module, batch: Batch, padding: Padding) -> Tensor | None:
         try:
             with settings_kept():
                 chunks = batch.chunks(padding.most)
-                parts = [self._merits_of(model, padding.fill(part)) for part in chunks]
-            merits = torch.cat(parts)
-            return merits if merits.shape == (batch.size,) else None
+                parts = [self._utilities_of(model, padding.fill(part)) for part in chunks]
+            utilities = torch.cat(parts)
+            return utilities if utilities.shape == (batch.size,) else None
         except BaseException as error:  # whatever a record makes a model raise tells of it
             pass_on_signals(error)
             return None
 
-    def _merits_of(self, model: nn.Module, batch: Batch) -> Tensor:
+    def _utilities_of(self, model: nn.Module, batch: Batch) -> Tensor:
         outputs = call(model, batch.inputs)[: batch.size]
-        return self._score.merits(outputs, batch.without_dummies().targets)
+        return self._score.utilities(outputs, batch.without_dummies().targets)
 
 
 def public_score(score: Score, model: nn.Module, records: data.Records) -> float:
@@ -388,8 +419,8 @@ def public_score(score: Score, model: nn.Module, records: data.Records) -> float
         with torch.no_grad():
             for start in range(0, records.size, _CHUNK):
                 some = records.fetch(np.arange(start, min(start + _CHUNK, records.size))).dense()
-                merits = score.merits(call(model, some.inputs), some.targets)
-                total += float(merits.double().nan_to_num(nan=0.0).clamp(0.0, score.span).sum())
+                utilities = score.utilities(call(model, some.inputs), some.targets)
+                total += float(utilities.double().nan_to_num(nan=0.0).clamp(0.0, score.span).sum())
     finally:
         model.train(before)
-    return score.from_merit(total / max(1, records.size))
+    return score.from_utility(total / max(1, records.size))

@@ -6,17 +6,17 @@ import math
 from typing import Any
 
 
-class Safe(str):
+class Markup(str):
     """Text that is HTML already. Only this module makes it from pieces."""
 
     __slots__ = ()
 
 
-Inside = str | None
+Content = str | None
 _EMPTY = ("br", "meta", "col")
 
 
-def text(value: str) -> Safe:
+def text(value: str) -> Markup:
     """Return a value as HTML: as it is if it is HTML already, else escaped.
 
     Example:
@@ -24,15 +24,15 @@ def text(value: str) -> Safe:
         >>> text("<b>")
         '&lt;b&gt;'
     """
-    return value if isinstance(value, Safe) else Safe(html.escape(value))
+    return value if isinstance(value, Markup) else Markup(html.escape(value))
 
 
-def join(*parts: Inside) -> Safe:
+def join(*parts: Content) -> Markup:
     """Return pieces one after the other; None is nothing."""
-    return Safe("".join(text(part) for part in parts if part is not None))
+    return Markup("".join(text(part) for part in parts if part is not None))
 
 
-def element(name: str, *inside: Inside, **attributes: str | float | bool | None) -> Safe:
+def element(name: str, *inside: Content, **attributes: str | float | bool | None) -> Markup:
     """Return an element. What is inside is escaped, and so are the values of attributes.
 
     An underscore in an attribute's name is a hyphen, and one at its end is left out; True is an
@@ -50,10 +50,10 @@ def element(name: str, *inside: Inside, **attributes: str | float | bool | None)
         key = key.rstrip("_").replace("_", "-")
         shown += f" {key}" if value is True else f' {key}="{html.escape(str(value))}"'
     opening = f"<{name}{shown}>"
-    return Safe(opening if name in _EMPTY else f"{opening}{join(*inside)}</{name}>")
+    return Markup(opening if name in _EMPTY else f"{opening}{join(*inside)}</{name}>")
 
 
-def data(value: Any, identifier: str) -> Safe:
+def data(value: Any, identifier: str) -> Markup:
     """Return plain values as JSON in a script element, which nothing in them can end.
 
     Example:
@@ -64,7 +64,7 @@ def data(value: Any, identifier: str) -> Safe:
     written = json.dumps(_finite(value), allow_nan=False)
     for sign in "<>&":
         written = written.replace(sign, f"\\u{ord(sign):04x}")
-    return Safe(f'<script type="application/json" id="{identifier}">{written}</script>')
+    return Markup(f'<script type="application/json" id="{identifier}">{written}</script>')
 
 
 def _finite(value: Any) -> Any:

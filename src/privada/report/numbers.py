@@ -7,12 +7,12 @@ from datetime import datetime
 from typing import Any
 
 from privada.core import formatting
-from privada.report.markup import Safe, element, join, text
+from privada.report.markup import Markup, element, join, text
 
 _TIMES_TEN = re.compile(r"\b(\d+(?:\.\d+)?)e([+-])0*(\d+)\b|\be\^(\d[\d,]*(?:\.\d+)?)")
 
 
-def raised(words: str) -> Safe:
+def raised(words: str) -> Markup:
     """Return words with powers set as powers.
 
     Example:
@@ -34,7 +34,7 @@ def raised(words: str) -> Safe:
     return join(*parts, words[end:])
 
 
-def moment(value: str) -> Safe:
+def moment(value: str) -> Markup:
     """Return a moment of the ledger's, to the minute; words that are none as they are.
 
     Example:

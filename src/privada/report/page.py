@@ -8,16 +8,17 @@ import os
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from functools import cache
-from importlib.metadata import version
 from pathlib import Path
 
 from privada.accounting import Ledger
 from privada.accounting.ledger import dataset_of
 from privada.core.errors import ArgumentError
+from privada.core.version import __version__
 from privada.report import sections
-from privada.report.accounts import accounts_of
+from privada.report.components import Charts
 from privada.report.entries import Entry
-from privada.report.markup import Safe, data, element, join
+from privada.report.ledgers import summaries_of
+from privada.report.markup import Markup, data, element, join
 from privada.report.plots import colour
 from privada.report.script import SCRIPT
 from privada.report.style import sheet
@@ -44,14 +45,17 @@ def write(
     title: str | None = None,
     ledger: Ledger | None = None,
 ) -> Path:
-    """Write a report of some runs to one HTML file that needs nothing else, and return its path.
+    """Write a report of some runs to one self-contained HTML file.
 
     Args:
         entries: the runs; may be empty if there is a ledger with a budget.
         path: where to; ends in .html. A file that is there is replaced.
         title: the heading. By default it names the data set.
         ledger: a ledger to show as it is now, later runs included; without it, the page shows what
-            the newest statement says of each ledger.
+            the newest statement says about each ledger.
+
+    Returns:
+        The path of the file.
 
     Guarantee: the file is written whole or not at all. The page holds what the entries and the
     ledger hold, and nothing else; opened in a browser, it cannot reach a network. Names and
@@ -91,22 +95,22 @@ def page(
     entries: Sequence[Entry], *, title: str | None = None, ledger: Ledger | None = None
 ) -> str:
     """Return the page as text."""
-    accounts = accounts_of(entries, ledger)
+    ledgers = summaries_of(entries, ledger)
     colours = {id(entry): colour(place) for place, entry in enumerate(entries)}
-    drawn = sections.Drawn()
+    charts = Charts()
     made = {
-        "budget": sections.budget(accounts, colours),
-        "charges": sections.charges(accounts),
-        "training": sections.training(entries, accounts, drawn),
-        "metrics": sections.metrics(entries, drawn),
-        "comparison": sections.comparison(entries, colours, drawn),
-        "tuning": sections.tuning(entries, drawn),
+        "budget": sections.budget(ledgers, colours),
+        "charges": sections.charges(ledgers),
+        "training": sections.training(entries, ledgers, charts),
+        "metrics": sections.metrics(entries, charts),
+        "comparison": sections.comparison(entries, colours, charts),
+        "tuning": sections.tuning(entries, charts),
         "configuration": sections.configuration(entries),
-        "limits": sections.limits(accounts),
-        "statement": sections.statements(accounts),
+        "limits": sections.limits(ledgers),
+        "statement": sections.statements(ledgers),
     }
     shown = [name for name in _TITLES if made[name] is not None]
-    dataset = accounts[0].statement.dataset
+    dataset = ledgers[0].statement.dataset
     named = "" if dataset == dataset_of(None) else f": {dataset}"
     heading = title or f"Privacy report{named}"
     count = len(entries)
@@ -120,8 +124,8 @@ def page(
             element("p", f"{runs}, {now.day} {now:%B %Y}", class_="under"),
             class_="title",
         ),
-        sections.banner(accounts),
-        sections.promise(accounts),
+        sections.banner(ledgers),
+        sections.promise(ledgers),
         _contents(shown),
         *(made[name] for name in shown),
         id="main",
@@ -137,24 +141,24 @@ def page(
         main,
         element(
             "footer",
-            f"Made by Privada {version('privada')} on ",
+            f"Made by Privada {__version__} on ",
             element("time", f"{now:%Y-%m-%d at %H:%M} UTC", datetime=now.isoformat("T", "seconds")),
-            ". This file is complete in itself and asks nothing of a network. Charts are drawn by "
+            ". This file is self-contained and makes no network request. Charts are drawn by "
             "plotly.js, which is under the MIT licence.",
         ),
-        data(drawn.placed, "plots"),
-        _packed() if drawn.placed else None,
-        Safe(f"<script>{SCRIPT}</script>"),
+        data(charts.placed, "plots"),
+        _packed() if charts.placed else None,
+        Markup(f"<script>{SCRIPT}</script>"),
     )
     return f'<!doctype html>\n<html lang="en">\n{_head(heading)}\n{body}\n</html>\n'
 
 
-def _contents(shown: Sequence[str]) -> Safe:
+def _contents(shown: Sequence[str]) -> Markup:
     links = (element("li", element("a", _TITLES[name], href=f"#{name}")) for name in shown)
     return element("nav", element("ul", *links), aria_label="Contents")
 
 
-def _head(title: str) -> Safe:
+def _head(title: str) -> Markup:
     """Return the head. Its policy lets two scripts run, named by their digests, and no request."""
     scripts = " ".join(f"'sha256-{_digest(each)}'" for each in (SCRIPT, _plotly()))
     policy = (
@@ -167,7 +171,7 @@ def _head(title: str) -> Safe:
         element("meta", http_equiv="Content-Security-Policy", content=policy),
         element("meta", name_="viewport", content="width=device-width, initial-scale=1"),
         element("title", title),
-        join(Safe(f"<style>\n{sheet()}</style>")),
+        join(Markup(f"<style>\n{sheet()}</style>")),
     )
 
 
@@ -184,10 +188,10 @@ def _plotly() -> str:
 
 
 @cache
-def _packed() -> Safe:
+def _packed() -> Markup:
     """Return plotly's script, packed to two fifths of its size; the page's script unpacks it."""
     packed = gzip.compress(_plotly().encode(), 9, mtime=0)
-    return Safe(
+    return Markup(
         f'<script type="text/plain" id="plotly">{base64.b64encode(packed).decode()}</script>'
     )
 

@@ -81,29 +81,8 @@ def lines(
     entries: Sequence[Entry], field: str, title: str, budget: float | None = None
 ) -> Plot | None:
     """Return one line for each entry: a field of its history against the step."""
-    drawn: list[dict[str, Any]] = []
-    shown = formatting.epsilon if field == "epsilon" else formatting.number
-    for place, entry in enumerate(entries):
-        values = [float(step[field]) for step in entry.history]
-        kept = thinned(values)
-        if kept:
-            drawn.append(
-                {
-                    "type": "scatter",
-                    "mode": "lines" if len(kept) > 1 else "markers",
-                    "name": label(entry.name),
-                    "x": [entry.history[index]["step"] for index in kept],
-                    "y": [values[index] for index in kept],
-                    "text": [shown(values[index]) for index in kept],
-                    "line": {
-                        "color": colour(place),
-                        "width": 2,
-                        "dash": _DASHES[place % len(_DASHES)],
-                    },
-                    "marker": {"color": colour(place), "size": 8},
-                    "hovertemplate": "%{text}",
-                }
-            )
+    possible = (_line(entry, field, place) for place, entry in enumerate(entries))
+    drawn = [line for line in possible if line is not None]
     if not drawn:
         return None
     low, high = (
@@ -121,32 +100,54 @@ def lines(
         "showlegend": len(drawn) > 1,
     }
     if budget is not None:
-        layout["shapes"] = [
-            {
-                "type": "line",
-                "xref": "paper",
-                "x0": 0,
-                "x1": 1,
-                "y0": budget,
-                "y1": budget,
-                "line": {"color": "--soft", "width": 1, "dash": "dot"},
-            }
-        ]
-        layout["annotations"] = [
-            {
-                "xref": "paper",
-                "x": 1,
-                "y": budget,
-                "xanchor": "right",
-                "yanchor": "bottom",
-                "text": f"budget {formatting.epsilon(budget)}",
-                "showarrow": False,
-                "font": {"color": "--soft", "size": 12},
-            }
-        ]
+        layout |= _budget_line(budget)
         axis["range"] = [0, 1.12 * max(budget, high)]
         axis.pop("rangemode")
     return {"traces": drawn, "layout": layout, "height": 320 if len(drawn) == 1 else 360}
+
+
+def _line(entry: Entry, field: str, place: int) -> dict[str, Any] | None:
+    """Return the line of one entry, None if there is nothing to draw."""
+    shown = formatting.epsilon if field == "epsilon" else formatting.number
+    values = [float(step[field]) for step in entry.history]
+    kept = thinned(values)
+    if not kept:
+        return None
+    return {
+        "type": "scatter",
+        "mode": "lines" if len(kept) > 1 else "markers",
+        "name": label(entry.name),
+        "x": [entry.history[index]["step"] for index in kept],
+        "y": [values[index] for index in kept],
+        "text": [shown(values[index]) for index in kept],
+        "line": {"color": colour(place), "width": 2, "dash": _DASHES[place % len(_DASHES)]},
+        "marker": {"color": colour(place), "size": 8},
+        "hovertemplate": "%{text}",
+    }
+
+
+def _budget_line(budget: float) -> dict[str, Any]:
+    """Return a dotted line at the budget, with its label, as parts of a layout."""
+    line = {
+        "type": "line",
+        "xref": "paper",
+        "x0": 0,
+        "x1": 1,
+        "y0": budget,
+        "y1": budget,
+        "line": {"color": "--soft", "width": 1, "dash": "dot"},
+    }
+    note = {
+        "xref": "paper",
+        "x": 1,
+        "y": budget,
+        "xanchor": "right",
+        "yanchor": "bottom",
+        "text": f"budget {formatting.epsilon(budget)}",
+        "showarrow": False,
+        "font": {"color": "--soft", "size": 12},
+    }
+    return {"shapes": [line], "annotations": [note]}
 
 
 def bars(entry: Entry, metrics: Sequence[str], place: int) -> Plot:

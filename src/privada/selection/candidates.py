@@ -119,12 +119,23 @@ def made(recipe: Recipe, settings: Settings, rng: RandomSource) -> Candidate:
     return replace(candidate, model=model, loss=loss)
 
 
-def mechanism_of(candidate: Candidate, population: int, participation: Participation) -> Mechanism:
-    """Return what a run of the candidate will do, priced but for its noise."""
+def mechanism_of(
+    candidate: Candidate,
+    population: int,
+    participation: Participation,
+    *,
+    grouped: bool = False,
+    unit: str = "record",
+) -> Mechanism:
+    """Return what a run of the candidate will do, priced but for its noise.
+
+    `population` is the number of units; `grouped` says whether they are persons.
+    """
     steps, size = candidate.steps_on(population), candidate.batch_size
     parameters = Parameters(
         candidate.model, ModelSide(not_compiled(candidate.model), candidate.loss)
     )
+    clipping = candidate.method.clipping
     parameters.epoch = math.ceil(population / size)
     return Mechanism.of(
         candidate.method.parts(steps),
@@ -134,5 +145,6 @@ def mechanism_of(candidate: Candidate, population: int, participation: Participa
         batch_size=size,
         steps=steps,
         clip=candidate.method.clip,
-        clipping=candidate.method.clipping,
+        clipping=clipping.of_units() if grouped else clipping,
+        unit=unit,
     )

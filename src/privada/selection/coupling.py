@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from privada import charts
 from privada.accounting import Budget, Ledger, Statement
 from privada.core.errors import ArgumentError
 from privada.core.public_examples import Public
@@ -20,16 +19,13 @@ from privada.participation import Participation
 from privada.query.scores import Score, accuracy
 from privada.selection.candidates import Recipe, made
 from privada.selection.prices import Price
-from privada.selection.search import Tried, select
+from privada.selection.result import CandidateResult, Selection
+from privada.selection.search import select
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go
 
 Values = NDArray[np.float64]
-# Beyond so many rows and columns, numbers in the cells would not be readable.
-_NUMBERED = (20, 12)
-_TICKS = 16
-_DARK, _BRIGHT = "#222222", "#FFFFFF"
 
 
 @dataclass(frozen=True)
@@ -80,8 +76,8 @@ class Coupling:
         >>> round(made.slope(), 6), round(made.peaks()[0].learning_rate, 6)
         (-1.0, 0.8)
 
-    Reference: The Role of Adaptive Optimizers for Honest Private Hyperparameter Selection (001),
-    Section 4.1 and Figure 2.
+    Reference: Mohapatra et al. (2022), The Role of Adaptive Optimizers for Honest Private
+    Hyperparameter Selection, arXiv 2111.04906, Section 4.1 and Figure 2.
     """
 
     learning_rates: tuple[float, ...]
@@ -91,7 +87,7 @@ class Coupling:
     method: str
     noise_multiplier: float
     price: Price
-    tried: tuple[Tried, ...]
+    tried: tuple[CandidateResult, ...]
     statement: Statement
 
     @cached_property
@@ -102,35 +98,38 @@ class Coupling:
     @property
     def best(self) -> tuple[float, float]:
         """The learning rate and the clip norm of the best mean score, the first of equal ones."""
-        row, column = np.unravel_index(int(self._merits.argmax()), self.scores.shape)
+        row, column = np.unravel_index(int(self._utilities.argmax()), self.scores.shape)
         return self.learning_rates[row], self.clips[column]
 
     @property
     def best_score(self) -> float:
         """The best mean score."""
-        return float(self.scores.flat[int(self._merits.argmax())])
+        return float(self.scores.flat[int(self._utilities.argmax())])
 
     @property
-    def _merits(self) -> Values:
+    def _utilities(self) -> Values:
+        """The scores, turned so that more is better."""
         return self.scores if self.score.greater else -self.scores
 
     def peaks(self) -> tuple[Peak, ...]:
         """Return the best learning rate at each clip norm."""
         logs = np.log(self.learning_rates)
         found = []
-        for clip, merits in zip(self.clips, self._merits.T, strict=True):
-            top = _middle(merits)
+        for clip, utilities in zip(self.clips, self._utilities.T, strict=True):
+            top = _middle(utilities)
             inside = 0 < top < len(logs) - 1
-            where = _vertex(logs[top - 1 : top + 2], merits[top - 1 : top + 2]) if inside else None
+            where = (
+                _vertex(logs[top - 1 : top + 2], utilities[top - 1 : top + 2]) if inside else None
+            )
             found.append(Peak(clip, math.exp(logs[top] if where is None else where), inside))
         return tuple(found)
 
     def slope(self) -> float:
         """Return s of the fit best lr = constant * clip^s over the clip norms, by least squares.
 
-        Theorem 2 of 001 has s = -1 for DP-SGD: lr and clip matter by their product alone. Where
-        every gradient is clipped that is exact. The steps of DPAdam do not depend on the clip norm
-        then, so that s = 0.
+        Theorem 2 of Mohapatra et al. (2022) has s = -1 for DP-SGD: lr and clip matter by their
+        product alone. Where every gradient is clipped that is exact. The steps of DPAdam do not
+        depend on the clip norm then, so that s = 0.
 
         Edge cases: clip norms whose best learning rate is at an end of the grid are left out. With
         fewer than two others there is no slope to speak of, which is an error. Where scores hardly
@@ -172,138 +171,18 @@ class Coupling:
     def figure(self) -> "go.Figure":
         """Return a heat map of the mean scores, brighter where they are better.
 
-        Losses are coloured by their logarithm, as in Figure 2 of 001.
-        A frame marks the best cell, and a line the cells of the same lr * clip; dots are the best
-        learning rates at each clip norm, hollow where they are at an end of the grid.
+        Losses are coloured by their logarithm, as in Figure 2 of Mohapatra et al. (2022). A frame
+        marks the best cell, and a line the cells of the same lr * clip; dots are the best learning
+        rates at each clip norm, hollow where they are at an end of the grid.
         """
-        x, y = np.log10(self.clips), np.log10(self.learning_rates)
-        many = f"means of {len(self.each)} runs" if len(self.each) > 1 else "one run for each pair"
-        figure = charts.new(
-            f"{self.method}: {self.score.name} by learning rate and clip norm"
-            f"<br><sup>{many}; {self.price.runs:g} runs cost epsilon {self.price.epsilon:.3g} at "
-            f"delta {self.price.delta:g} together</sup>",
-            "clip norm",
-            "learning rate",
-            legend={"orientation": "h", "x": 0, "y": -0.16, "yanchor": "top"},
-            margin={"l": 90, "r": 30, "t": 80, "b": 110},
-        )
-        figure.add_heatmap(
-            x=x,
-            y=y,
-            z=self._shades,
-            zmin=self._shades.min(),
-            zmax=max(self._shades.max(), self._shades.min() + 1e-9),
-            colorscale="Cividis",
-            reversescale=not self.score.greater,
-            xgap=1,
-            ygap=1,
-            customdata=np.stack([*np.meshgrid(self.clips, self.learning_rates), self.scores], -1),
-            hovertemplate="clip %{customdata[0]:.4g}, lr %{customdata[1]:.4g}: "
-            f"{self.score.name} %{{customdata[2]:.4g}}<extra></extra>",
-            colorbar={
-                "title": {"text": self.score.name},
-                "thickness": 16,
-                "outlinewidth": 0,
-                **self._colour_ticks(),
-            },
-        )
-        if len(y) <= _NUMBERED[0] and len(x) <= _NUMBERED[1]:
-            self._number(figure, _edges(x), _edges(y))
-        self._mark(figure, _edges(x), _edges(y))
-        for axis, values, places in (("xaxis", self.clips, x), ("yaxis", self.learning_rates, y)):
-            some = slice(None, None, math.ceil(len(values) / _TICKS))
-            ends = _edges(places)
-            figure.layout[axis].update(
-                tickvals=places[some],
-                ticktext=[_plain(value) for value in values[some]],
-                range=[ends[0], ends[-1]],
-                showgrid=False,
-                zeroline=False,
-            )
-        return figure
+        from privada.selection.coupling_charts import heat_map
 
-    @property
-    def _shades(self) -> Values:
-        return np.log10(self.scores) if self._logarithmic else self.scores
-
-    @property
-    def _logarithmic(self) -> bool:
-        return not self.score.greater and float(self.scores.min()) > 0
-
-    def _colour_ticks(self) -> dict[str, Any]:
-        """Return plain numbers to stand beside colours that are logarithms."""
-        if not self._logarithmic:
-            return {}
-        decade = math.floor(float(self._shades.min()))
-        last = math.ceil(float(self._shades.max()))
-        ticks = [m * 10.0**e for e in range(decade, last + 1) for m in (1, 2, 5)]
-        return {"tickvals": np.log10(ticks), "ticktext": [f"{tick:g}" for tick in ticks]}
-
-    def _number(self, figure: "go.Figure", x: Values, y: Values) -> None:
-        """Write scores into the lower left of their cells, where neither dots nor the line are."""
-        span = float(np.ptp(self._shades)) or 1.0
-        height = (self._shades - self._shades.min()) / span
-        light = height > 0.45 if self.score.greater else height < 0.55
-        places = max(0, 2 - math.floor(math.log10(float(np.abs(self.scores).max()) or 1.0)))
-        left, foot = np.meshgrid(x[:-1], y[:-1])
-        figure.add_scatter(
-            x=left.ravel(),
-            y=foot.ravel(),
-            mode="text",
-            text=[f"\u00a0{score:.{places}f}" for score in self.scores.ravel()],
-            textposition="top right",
-            textfont={"size": 11, "color": np.where(light, _DARK, _BRIGHT).ravel().tolist()},
-            showlegend=False,
-            hoverinfo="skip",
-        )
-
-    def _mark(self, figure: "go.Figure", x: Values, y: Values) -> None:
-        """Draw the best cell, its diagonal and the best of each column; x and y are the edges."""
-        rate, clip = self.best
-        column, row = self.clips.index(clip), self.learning_rates.index(rate)
-        total = math.log10(rate * clip)
-        ends = np.clip([total - y[-1], total - y[0]], x[0], x[-1])
-        colour = charts.COLOURS[1]
-        figure.add_scatter(
-            x=ends,
-            y=total - ends,
-            mode="lines",
-            line={"color": colour, "width": 2, "dash": "dash"},
-            name=f"lr × clip = {rate * clip:.3g}",
-            hoverinfo="skip",
-        )
-        figure.add_scatter(
-            x=x[[column, column + 1, column + 1, column, column]],
-            y=y[[row, row, row + 1, row + 1, row]],
-            mode="lines",
-            line={"color": colour, "width": 4},
-            name=f"best: lr {_plain(rate)}, clip {_plain(clip)}, "
-            f"{self.score.name} {self.best_score:.3g}",
-            hoverinfo="skip",
-        )
-        peaks = self.peaks()
-        figure.add_scatter(
-            x=[math.log10(peak.clip) for peak in peaks],
-            y=[math.log10(peak.learning_rate) for peak in peaks],
-            mode="markers",
-            marker={
-                "size": 10,
-                "color": [_BRIGHT if peak.inside else "rgba(255,255,255,0)" for peak in peaks],
-                "line": {"color": _DARK, "width": 1.5},
-            },
-            name="best lr at each clip",
-            customdata=[[peak.clip, peak.learning_rate] for peak in peaks],
-            hovertemplate="clip %{customdata[0]:.4g}: best lr %{customdata[1]:.4g}<extra></extra>",
-        )
+        return heat_map(self)
 
 
-def _plain(value: float) -> str:
-    return f"{value:.3g}" if value < 1000 else f"{value:,.0f}"
-
-
-def _middle(merits: Values) -> int:
+def _middle(utilities: Values) -> int:
     """Return the place of the best; of several equal ones, the middle one."""
-    places = np.flatnonzero(merits == merits.max())
+    places = np.flatnonzero(utilities == utilities.max())
     return int(places[len(places) // 2])
 
 
@@ -315,14 +194,6 @@ def _vertex(x: Values, y: Values) -> float:
     if bend == 0:
         return float(x[1])
     return float(x[1] + (right**2 * down - left**2 * drop) / (2 * bend))
-
-
-def _edges(places: Values) -> Values:
-    """Return the borders of cells around places: half way, and as far out as in at the ends."""
-    if len(places) == 1:
-        return np.array([places[0] - 0.5, places[0] + 0.5])
-    half = (places[1:] + places[:-1]) / 2
-    return np.concatenate([[2 * places[0] - half[0]], half, [2 * places[-1] - half[-1]]])
 
 
 def _ascending(name: str, values: Any) -> tuple[float, ...]:
@@ -362,6 +233,8 @@ def coupling_grid(
     ledger: Ledger | str | os.PathLike[str] | None = None,
     seed: int | None = None,
     unit: str = "record",
+    groups: Any = None,
+    rows_per_unit: int | None = None,
     state: str | os.PathLike[str] | None = None,
     n_jobs: int | None = None,
     progress: bool = False,
@@ -380,8 +253,11 @@ def coupling_grid(
         repeats: how often each pair is run, each time with other weights, batches and noise.
         budget: what the grid as a whole may cost; the noise is calibrated to it.
         noise_multiplier: the noise of every run instead, with the `delta` to report epsilon at.
-        sampling, ledger, seed, unit: as for `Trainer`.
+        sampling, ledger, seed, unit, groups, rows_per_unit: as for `Trainer`.
         state, n_jobs, progress: as for `select`.
+
+    Returns:
+        The scores of the grid, with their price and their statement.
 
     Guarantee: all models and scores together are (epsilon, delta)-differentially private at
     `price`, the composition of all runs, which the ledger is charged before the first of them. The
@@ -408,23 +284,17 @@ def coupling_grid(
         >>> found.scores.shape, found.price.runs, found.price.epsilon <= 8.0
         ((2, 3), 6, True)
 
-    Reference: The Role of Adaptive Optimizers for Honest Private Hyperparameter Selection (001),
-    Section 4.1, Theorem 2 and Figure 2.
+    Reference: Mohapatra et al. (2022), The Role of Adaptive Optimizers for Honest Private
+    Hyperparameter Selection, arXiv 2111.04906, Section 4.1, Theorem 2 and Figure 2.
     """
     rates, norms = _ascending("learning_rates", learning_rates), _ascending("clips", clips)
-    repeats = integer("repeats", repeats)
-    if not isinstance(test, Public):
-        raise ArgumentError(
-            f"Expected test to be declared public, got {type(test).__name__}. Every score is shown "
-            "without noise: give records that need no protection, as test=pv.Public(records), or "
-            "use pv.selection.select, which scores private ones with noise."
-        )
+    _check_public(test)
     pairs = [{"lr": lr, "clip": clip} for lr in rates for clip in norms]
     score = accuracy() if score is None else score
     found = select(
         recipe,
         data,
-        space=pairs * repeats,
+        space=pairs * integer("repeats", repeats),
         validation=test,
         score=score,
         how="compose-pld",
@@ -435,18 +305,37 @@ def coupling_grid(
         ledger=ledger,
         seed=seed,
         unit=unit,
+        groups=groups,
+        rows_per_unit=rows_per_unit,
         state=state,
         n_jobs=n_jobs,
         progress=progress,
     )
-    each = np.array([run.score for run in found.tried]).reshape(repeats, len(rates), len(norms))
+    method = made(recipe, pairs[0], SeededSource(0, "name")).method.name
+    return _coupling_of(found, rates, norms, score, method)
+
+
+def _check_public(test: Public) -> None:
+    if not isinstance(test, Public):
+        raise ArgumentError(
+            f"Expected test to be declared public, got {type(test).__name__}. Every score is shown "
+            "without noise: give records that need no protection, as test=pv.Public(records), or "
+            "use pv.selection.select, which scores private ones with noise."
+        )
+
+
+def _coupling_of(
+    found: Selection, rates: tuple[float, ...], clips: tuple[float, ...], score: Score, method: str
+) -> Coupling:
+    """Return the scores of all runs as a grid."""
+    each = np.array([run.score for run in found.tried]).reshape(-1, len(rates), len(clips))
     each.setflags(write=False)
     return Coupling(
         learning_rates=rates,
-        clips=norms,
+        clips=clips,
         each=each,
         score=score,
-        method=made(recipe, pairs[0], SeededSource(0, "name")).method.name,
+        method=method,
         noise_multiplier=found.noise_multiplier,
         price=found.price,
         tried=found.tried,

@@ -1,13 +1,14 @@
 """What choosing among candidates costs, known before any data is read."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 from dp_accounting import DpEvent
 
 from privada.accounting import epsilon_of, events, rdp
 from privada.accounting.calibration import Numbers, estimate, least_noise, plan
+from privada.accounting.events import Tally
 from privada.accounting.repetition import checked_mean, liu_talwar, repeated
 from privada.core import formatting
 from privada.core.errors import ArgumentError
@@ -97,6 +98,30 @@ def cost_of(
     return convert(repeated(one, candidates, law), delta)
 
 
+def noise_for(
+    charges: Callable[[float], Tally],
+    candidates: float,
+    epsilon: float,
+    delta: float,
+    how: str,
+    composed: Callable[[float], float],
+) -> float:
+    """Return the least noise with which choosing among runs, each charged as `charges`, fits.
+
+    `composed` says about what all runs together cost at a multiplier, and is where the search for
+    the noise starts under composition; the other ways are as fast as that estimate.
+
+    Raises:
+        ArgumentError: no noise is enough.
+    """
+    return least_noise(
+        lambda sigma: cost_of(charges(sigma), candidates, delta, how),
+        epsilon,
+        f"epsilon {epsilon:g} at delta {delta:g} by {how}",
+        composed if how == "compose-pld" else None,
+    )
+
+
 def in_each_way(tally: Mapping[DpEvent, int], candidates: float, delta: float) -> dict[str, float]:
     """Return what choosing among so many runs, each charged as `tally`, costs in each way."""
     return {how: cost_of(tally, candidates, delta, how) for how in WAYS}
@@ -115,19 +140,29 @@ def price(
 ) -> list[Price]:
     """Return what a selection among private runs costs in each way, the cheapest first.
 
-    A run has `steps` steps of the given noise and sampling rate. `candidates` is the number of runs
-    for composition, after which all models may be looked at, and the expected number for the ways
-    that stop at random and release the best model alone. The ways are "compose-pld" and
-    "compose-rdp", "liu-talwar", "repeat-geometric", "repeat-logarithmic" and "repeat-poisson";
-    with `shape`, also "repeat-negative-binomial", a truncated negative binomial number of runs:
-    shape 1 is the geometric, 0 the logarithmic, and between them lie others.
+    The ways are "compose-pld" and "compose-rdp", "liu-talwar", "repeat-geometric",
+    "repeat-logarithmic" and "repeat-poisson"; with `shape`, also "repeat-negative-binomial".
+
+    Args:
+        noise_multiplier: the noise of every step of a run, or of each.
+        sampling_rate: the share of the records in a step, for all steps or for each.
+        steps: the number of steps of a run.
+        candidates: the number of runs for composition, after which all models may be looked at; the
+            expected number for the ways that stop at random and release the best model alone.
+        delta: where epsilon is reported.
+        conversion: "tight", or "classic" to turn divergences into epsilon as older papers did.
+        sampling: "poisson" or "fixed-size".
+        shape: that of a truncated negative binomial number of runs: 1 is the geometric, 0 the
+            logarithmic, and between them lie others.
+
+    Returns:
+        One `Price` for each way.
 
     Guarantee: each is an upper bound on the epsilon of the whole selection at `delta`. For the ways
     that stop at random candidates must be drawn independently, with replacement, and scores must
     be part of the runs: `select` sees to both. All of it is computed from public quantities.
 
-    Edge cases: `conversion="classic"` turns divergences into epsilon as older papers did. Where
-    candidates differ in cost, price the dearest.
+    Edge cases: where candidates differ in cost, price the most expensive one.
 
     Example:
         >>> import privada as pv
@@ -138,8 +173,9 @@ def price(
         >>> prices[0].how, prices[0].cheapest
         ('repeat-logarithmic', True)
 
-    Reference: The Role of Adaptive Optimizers for Honest Private Hyperparameter Selection (001),
-    Section 3; Papernot and Steinke (2022), Hyperparameter Tuning with Renyi Differential Privacy.
+    Reference: Mohapatra et al. (2022), The Role of Adaptive Optimizers for Honest Private
+    Hyperparameter Selection, arXiv 2111.04906, Section 3; Papernot and Steinke (2022),
+    Hyperparameter Tuning with Renyi Differential Privacy, arXiv 2110.03620.
     """
     tally = plan(
         sampling_rate=sampling_rate,
@@ -174,7 +210,16 @@ def noise_multiplier(
 ) -> float:
     """Return the least noise for each run so that the whole selection is within (epsilon, delta).
 
-    `how` is one of the ways of `price`, or "cheapest" for the one that needs the least noise.
+    Args:
+        epsilon, delta: what the whole selection may cost.
+        sampling_rate, steps, candidates, sampling: as for `price`.
+        how: one of the ways of `price`, or "cheapest" for the one that needs the least noise.
+
+    Returns:
+        The noise multiplier of every run.
+
+    Raises:
+        ArgumentError: no noise is enough, as for a tiny epsilon.
 
     Guarantee: `price` with this noise is at most `epsilon`, and above all but half a per mille of
     it.
@@ -193,23 +238,19 @@ def noise_multiplier(
     one_of("how", how, (*WAYS, "cheapest"))
     delta = probability("delta", delta)
 
-    def least(way: str) -> float:
-        def cost(sigma: float) -> float:
-            tally = plan(
-                sampling_rate=sampling_rate, noise_multiplier=sigma, steps=steps, sampling=sampling
-            )
-            return cost_of(tally, candidates, delta, way)
+    def charges(sigma: float) -> Tally:
+        return plan(
+            sampling_rate=sampling_rate, noise_multiplier=sigma, steps=steps, sampling=sampling
+        )
 
-        about = None
-        if way == "compose-pld":  # the others are as fast as the estimate
-            about = estimate(
-                sampling_rate=sampling_rate,
-                steps=math.ceil(checked_mean(candidates)) * steps,
-                delta=delta,
-                sampling=sampling,
-            )
-        wanted = f"epsilon {epsilon:g} at delta {delta:g} by {way}"
-        return least_noise(cost, epsilon, wanted, about)
+    def least(way: str) -> float:
+        about = estimate(
+            sampling_rate=sampling_rate,
+            steps=math.ceil(checked_mean(candidates)) * steps,
+            delta=delta,
+            sampling=sampling,
+        )
+        return noise_for(charges, candidates, epsilon, delta, way, about)
 
     if how != "cheapest":
         return least(how)

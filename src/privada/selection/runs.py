@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from privada import data as private_data
 from privada.accounting import Ledger, events
-from privada.accounting.ledger import Prepaid
+from privada.accounting.ledger import ROW, Prepaid, all_rows_of
 from privada.core.errors import (
     ArgumentError,
     ModelError,
@@ -26,10 +26,10 @@ from privada.participation import Participation
 from privada.query.account import Account
 from privada.query.scores import Score, Scorer, public_score
 from privada.selection.candidates import Candidate, Recipe, made
+from privada.selection.search_plan import SearchPlan
 from privada.selection.spaces import Settings
 from privada.selection.split import Split
-from privada.selection.state import Outcome
-from privada.selection.terms import Terms
+from privada.selection.state import RunOutcome
 from privada.train.trainer import Trainer
 
 _log = logging.getLogger("privada.selection")
@@ -45,13 +45,18 @@ def _new_lock() -> None:
 os.register_at_fork(after_in_child=_new_lock)
 
 
+def charged_unit(unit: str, grouped: bool) -> str:
+    """Return what one unit of the charged events is, as the ledger knows it."""
+    return all_rows_of(unit) if grouped else ROW
+
+
 @dataclass(frozen=True)
-class Runs:
+class CandidateRuns:
     """What runs have in common. Workers are sent it."""
 
     recipe: Recipe
     candidates: tuple[Settings, ...]
-    terms: Terms
+    plan: SearchPlan
     parts: Split
     score: Score
     sampling: Participation
@@ -65,17 +70,17 @@ class Runs:
         """Return the random bits of a stream."""
         return make_source(self.seed, stream)
 
-    def origin(self, run: str) -> int:
+    def init_seed(self, run: str) -> int:
         """Return a number that the first weights of a run are drawn from."""
         return int(random_words(self.rng(f"{run} weights"), 1)[0] >> 1)
 
-    def made(self, index: int, origin: int) -> Candidate:
-        """Return a candidate as it is before training: the same for the same origin."""
-        return made(self.recipe, self.candidates[index], SeededSource(origin, "weights"))
+    def made(self, index: int, init_seed: int) -> Candidate:
+        """Return a candidate as it is before training: the same for the same seed."""
+        return made(self.recipe, self.candidates[index], SeededSource(init_seed, "weights"))
 
-    def trainer(self, index: int, run: str, origin: int, ledger: Ledger) -> Trainer:
+    def trainer(self, index: int, run: str, init_seed: int, ledger: Ledger) -> Trainer:
         """Return the trainer of one run: made, and not yet a record looked at."""
-        candidate = self.made(index, origin)
+        candidate = self.made(index, init_seed)
         seed = None if self.seed is None else int(random_words(self.rng(f"{run} seed"), 1)[0] >> 1)
         return Trainer(
             candidate.model,
@@ -84,14 +89,29 @@ class Runs:
             method=candidate.method,
             batch_size=candidate.batch_size,
             steps=candidate.steps_on(self.parts.population),
-            noise_multiplier=self.terms.sigmas[index],
-            delta=self.terms.delta,
+            noise_multiplier=self.plan.noise_multipliers[index],
+            delta=self.plan.delta,
             sampling=self.sampling,
             population=None if self.sampling.fixed_count else self.parts.population,
             ledger=ledger,
             seed=seed,
             unit=self.unit,
             engine=candidate.engine,
+            groups=self.parts.train_groups,
+            rows_per_unit=self.parts.rows_per_unit,
+        )
+
+    @property
+    def charged_unit(self) -> str:
+        """What one unit of the charged events is, as the ledger knows it."""
+        return charged_unit(self.unit, self.parts.grouped)
+
+    def scored_units(self, records: private_data.Records) -> private_data.Units:
+        """Return whose the scored records are."""
+        parts = self.parts
+        grouped = parts.scored_groups is not None
+        return private_data.units_of(
+            records.size, parts.scored_groups, parts.rows_per_unit if grouped else None
         )
 
     def records(self, model: nn.Module) -> private_data.Records:
@@ -107,20 +127,20 @@ class Runs:
 
     def check(self, index: int) -> None:
         """Raise what can be wrong with a candidate, before anything is charged."""
-        origin = self.origin("trial")
-        model = self.trainer(index, "trial", origin, Prepaid({}, self.dataset)).model
+        init_seed = self.init_seed("trial")
+        model = self.trainer(index, "trial", init_seed, Prepaid({}, self.dataset)).model
         model.eval()
         records = self.records(model)
         self.score.check(model, private_data.dummy_batch(records).dense())
         if self.parts.public and index == 0:  # they may be looked at as they are
             self.public_score(model, records, "trial")
-        self.model(Outcome(index, math.nan, 0.0, _values(model), origin))
+        self.model(RunOutcome(index, math.nan, 0.0, _values(model), init_seed))
 
     def ready(self) -> bool:
         """Return True, in a worker: what cannot be sent there shows before anything is charged."""
         return True
 
-    def attempt(self, number: int, index: int) -> tuple[int, Outcome]:
+    def attempt(self, number: int, index: int) -> tuple[int, RunOutcome]:
         """Run one candidate within what was paid for it, and return its outcome.
 
         Threads of one process take turns: torch has one state of random numbers for all of them.
@@ -138,44 +158,48 @@ class Runs:
                 pass
         return number, self.failed(index)
 
-    def _attempt(self, number: int, index: int) -> tuple[int, Outcome]:
+    def _attempt(self, number: int, index: int) -> tuple[int, RunOutcome]:
         run = f"run {number}"
-        account = Prepaid(self.terms.allowance(index), self.dataset)
-        origin = self.origin(run)
-        trainer = self.trainer(index, run, origin, account).fit()
+        account = Prepaid(self.plan.allowance(index), self.dataset)
+        init_seed = self.init_seed(run)
+        trainer = self.trainer(index, run, init_seed, account).fit()
         model = trainer.model
         records = self.records(model)
-        if self.terms.score_noise is None:
+        if self.plan.score_noise is None:
             value, std = self.public_score(model, records, run), 0.0
         else:
             scorer = Scorer(
                 records,
                 self.score,
                 population=self.parts.scored_population,
-                account=Account(account, run=run, purpose="validation"),
+                account=Account(account, run=run, purpose="validation", unit=self.charged_unit),
                 noise=GaussianNoise(self.rng(f"{run} score")),
                 model_rng=self.rng(f"{run} model"),
+                units=self.scored_units(records),
+                sampling_rng=self.rng(f"{run} rows"),
             )
-            released = scorer.query(model, self.terms.score_noise)
+            released = scorer.query(model, self.plan.score_noise)
             value, std = released.value, released.std
-        return number, Outcome(index, value, std, _values(model), origin)
+        return number, RunOutcome(index, value, std, _values(model), init_seed)
 
-    def untrained(self, index: int) -> Outcome:
+    def untrained(self, index: int) -> RunOutcome:
         """Return a candidate that was never trained, for a search of no runs."""
-        origin = self.origin("untrained")
-        return Outcome(index, math.nan, 0.0, _values(self.made(index, origin).model), origin)
+        init_seed = self.init_seed("untrained")
+        return RunOutcome(
+            index, math.nan, 0.0, _values(self.made(index, init_seed).model), init_seed
+        )
 
-    def failed(self, index: int) -> Outcome:
+    def failed(self, index: int) -> RunOutcome:
         """Return the outcome of a run that failed: untrained, and no other is worse.
 
-        Its parameters are left to its origin: to make a model here could fail as well.
+        Its parameters follow from its seed: to make a model here could fail as well.
         """
         worst = -math.inf if self.score.greater else math.inf
-        return Outcome(index, worst, 0.0, {}, self.origin("failed"))
+        return RunOutcome(index, worst, 0.0, {}, self.init_seed("failed"))
 
-    def model(self, outcome: Outcome) -> nn.Module:
+    def model(self, outcome: RunOutcome) -> nn.Module:
         """Return the model of an outcome."""
-        model = self.made(outcome.candidate, outcome.origin).model
+        model = self.made(outcome.candidate, outcome.init_seed).model
         if not outcome.parameters:
             return model
         try:
@@ -187,7 +211,7 @@ class Runs:
             ) from error
         return model
 
-    def better(self, one: Outcome, other: Outcome) -> Outcome:
+    def better(self, one: RunOutcome, other: RunOutcome) -> RunOutcome:
         """Return the better of two outcomes, the first of two that are equal."""
         ahead = other.score > one.score if self.score.greater else other.score < one.score
         return other if ahead else one
@@ -200,10 +224,10 @@ class Runs:
         facts = (
             self.candidates,
             described,
-            events.encode(self.terms.event),
-            self.terms.how,
-            self.terms.sigmas,
-            self.terms.delta,
+            events.encode(self.plan.event),
+            self.plan.how,
+            self.plan.noise_multipliers,
+            self.plan.delta,
             self.parts.population,
             self.parts.scored_population,
             self.parts.words,
@@ -213,6 +237,8 @@ class Runs:
             self.dataset,
             ledger.identity,
         )
+        if self.parts.grouped:
+            facts = (*facts, self.unit, self.parts.rows_per_unit)  # type: ignore[assignment]
         text = re.sub(r" at 0x[0-9a-fA-F]+", "", repr(facts))
         return hashlib.sha256(text.encode()).hexdigest()
 

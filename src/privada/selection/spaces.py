@@ -60,7 +60,7 @@ class Grid:
 
 
 @dataclass(frozen=True)
-class Random:
+class RandomSpace:
     """Candidates drawn from distributions, each name's independently.
 
     Args:
@@ -73,7 +73,8 @@ class Random:
     Example:
         >>> import privada as pv
         >>> from scipy.stats import loguniform
-        >>> space = pv.selection.Random({"lr": loguniform(1e-3, 1), "clip": [0.5, 1.0]}, pool=20)
+        >>> rates = loguniform(1e-3, 1)
+        >>> space = pv.selection.RandomSpace({"lr": rates, "clip": [0.5, 1.0]}, pool=20)
         >>> len(space.candidates())
         20
     """

@@ -9,16 +9,17 @@ import scipy.sparse
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
-from torch.utils.data import Subset, TensorDataset
 
 from privada.core.errors import ArgumentError, DataError
 from privada.core.public_examples import Public
-from privada.core.randomness import RandomSource, random_words, uniforms
+from privada.core.randomness import RandomSource, SeededSource, random_words, uniforms
 from privada.core.validation import probability
-from privada.data import Part
+from privada.data import Part, units_of
 from privada.participation import Participation
+from privada.selection.overlap import as_pair, refuse_overlap
 
 Mask = NDArray[np.bool_]
+Groups = NDArray[np.int64]
 # Records are too few for coins if a part would be left empty more often than this.
 _EMPTY = 1e-6
 
@@ -27,8 +28,10 @@ _EMPTY = 1e-6
 class Split:
     """Training records, and those that candidates are scored on.
 
-    `population` and `scored_population` are their numbers as far as they are public. `mask` says
-    which records were set apart for scores, where they were.
+    `population` and `scored_population` are their numbers of units, as far as they are public.
+    `mask` says which rows were set apart for scores, where they were. With persons as units,
+    `train_groups` and `scored_groups` say whose each row is, and `rows_per_unit` how many rows of a
+    person a look takes.
     """
 
     train: Any
@@ -38,6 +41,70 @@ class Split:
     public: bool
     words: str
     mask: Mask | None = None
+    train_groups: Groups | None = None
+    scored_groups: Groups | None = None
+    rows_per_unit: int | None = None
+
+    @property
+    def grouped(self) -> bool:
+        """Whether a unit is a person, with all their rows."""
+        return self.train_groups is not None
+
+
+@dataclass(frozen=True)
+class _Whole:
+    """The records before they are split, and whose they are: `groups` numbers the units."""
+
+    data: Any
+    rows: int
+    units: int
+    groups: Groups | None
+    rows_per_unit: int | None
+    unit: str
+
+    @classmethod
+    def of(cls, data: Any, groups: Any, rows_per_unit: int | None, unit: str) -> "_Whole":
+        rows = _size(data)
+        units = units_of(rows, groups, rows_per_unit)
+        if groups is None:
+            return cls(data, rows, units.size, None, None, unit)
+        # all rows of all units: of so many none is left out
+        everything = units_of(rows, groups, max(1, rows))
+        places, owners = everything.rows(np.arange(units.size), SeededSource(0, "none is drawn"))
+        numbers = np.empty(rows, dtype=np.int64)
+        assert owners is not None
+        numbers[places] = owners
+        return cls(data, rows, units.size, numbers, units.rows_per_unit, unit)
+
+    def parts(self, mask: Mask, words: str, numbers: tuple[int, int] | None = None) -> Split:
+        """Return both parts; `numbers` are the public ones of their units, else those they have."""
+        train, scored = np.flatnonzero(~mask), np.flatnonzero(mask)
+        of = None if self.groups is None else (self.groups[train], self.groups[scored])
+        if numbers is None:
+            numbers = (
+                (len(train), len(scored))
+                if of is None
+                else (len(np.unique(of[0])), len(np.unique(of[1])))
+            )
+        return Split(
+            train=take(self.data, train),
+            scored=take(self.data, scored),
+            population=numbers[0],
+            scored_population=numbers[1],
+            public=False,
+            words=words,
+            mask=mask,
+            train_groups=None if of is None else of[0],
+            scored_groups=None if of is None else of[1],
+            rows_per_unit=self.rows_per_unit,
+        )
+
+    def has_whole_units(self, mask: Mask) -> bool:
+        """Return whether all rows of each unit are on one side."""
+        if self.groups is None:
+            return True
+        apart = np.bincount(self.groups, weights=mask, minlength=self.units)
+        return bool(np.isin(apart / np.bincount(self.groups, minlength=self.units), (0, 1)).all())
 
 
 def split(
@@ -46,73 +113,131 @@ def split(
     participation: Participation,
     draw_bits: Callable[[], RandomSource],
     mask: Mask | None,
+    *,
+    groups: Any = None,
+    rows_per_unit: int | None = None,
+    unit: str = "record",
 ) -> Split:
     """Return the training and the scored records; see `select` for `validation`.
 
-    A share is drawn by a coin for each record, so that nobody's part depends on who else is
-    there; with participation of a fixed count, where the number of records is fixed, by a random
-    order. `mask` is what an earlier call drew.
+    A share is drawn by a coin for each unit, so that nobody's part depends on who else is there;
+    with participation of a fixed count, where the number of units is fixed, by a random order.
+    `mask` is what an earlier call drew.
+
+    Guarantee: all rows of a unit are in one part.
     """
-    data, validation = _as_pair(data), _as_pair(validation)
-    size = _size(data)
+    data, validation = as_pair(data), as_pair(validation)
+    whole = _Whole.of(data, groups, rows_per_unit, unit)
     if isinstance(validation, Public):
-        words_ = "Scores are of records that were declared public."
-        scored = _as_pair(validation.data)
-        _refuse_overlap(data, scored)
-        return Split(data, scored, size, _size(scored), True, words_)
+        return _scored_on_public(whole, as_pair(validation.data))
     if isinstance(validation, float):
         share = probability("validation", validation)
-        if mask is None:
-            mask = _drawn(size, share, participation, draw_bits())
-        expected = max(1, round(share * size))
-        if size < 2 or expected >= size:
-            raise ArgumentError(
-                f"Expected enough records for both parts, got {size} records and "
-                f"validation={validation}."
-            )
-        # refused from public figures: an error by chance would tell of who is there
-        if not participation.fixed_count and share**size + (1 - share) ** size > _EMPTY:
-            raise ArgumentError(
-                f"Expected enough records that coins leave no part empty, got {size} records and "
-                f"validation={validation}. Use a share nearer to 1/2 or more records, or name the "
-                "rows."
-            )
-        if len(mask) != size:
-            raise ArgumentError(f"Expected the same {len(mask)} records as before, got {size}.")
-        if mask.all() or not mask.any():
-            raise ArgumentError(
-                f"Expected records in both parts, but validation={validation} of {size} records "
-                "left one empty. Use a larger share or more records, or name the rows."
-            )
-        text = (
-            f"Each record was set apart for scores by its own coin, with chance {share:g}; "
-            "no record is both trained on and scored."
-            if not participation.fixed_count
-            else f"A random {share:g} of the records was set apart for scores; no record is both "
-            "trained on and scored."
-        )
-        train, scored = take(data, np.flatnonzero(~mask)), take(data, np.flatnonzero(mask))
-        if not participation.fixed_count:
-            return Split(train, scored, size - expected, expected, False, text, mask)
-        return Split(train, scored, _size(train), _size(scored), False, text, mask)
-    rows = _rows(validation, size)
+        return _by_share(whole, share, participation, draw_bits, mask)
+    rows = _rows(validation, whole.rows)
     if rows is not None:
-        chosen = np.zeros(size, dtype=bool)
-        chosen[rows] = True
-        if mask is not None and not np.array_equal(mask, chosen):
-            raise ArgumentError("Expected validation to name the same rows as before.")
-        train, scored = take(data, np.flatnonzero(~chosen)), take(data, np.flatnonzero(chosen))
-        text = "The rows that scores are of were named; all others were trained on."
-        return Split(train, scored, _size(train), _size(scored), False, text, chosen)
-    _refuse_overlap(data, validation)
-    text = "The records that scores are of were given apart, and share none with the training ones."
-    return Split(data, validation, size, _size(validation), False, text)
+        return _by_rows(whole, rows, mask)
+    if whole.groups is not None:
+        raise ArgumentError(
+            "Expected validation to be a share, row numbers or pv.Public where groups are given, "
+            "got records apart, of which it is not known whose they are. Put all records and "
+            "groups together, and name the rows to score on."
+        )
+    refuse_overlap(data, validation)
+    words = (
+        "The records that scores are of were given apart, and share none with the training ones."
+    )
+    return Split(data, validation, whole.rows, _size(validation), False, words)
 
 
-def _as_pair(data: Any) -> Any:
-    if isinstance(data, TensorDataset) and len(data.tensors) == 2:
-        return tuple(data.tensors)
-    return data
+def _scored_on_public(whole: _Whole, scored: Any) -> Split:
+    refuse_overlap(whole.data, scored)
+    return Split(
+        train=whole.data,
+        scored=scored,
+        population=whole.units,
+        scored_population=_size(scored),
+        public=True,
+        words="Scores are of records that were declared public.",
+        train_groups=whole.groups,
+        rows_per_unit=whole.rows_per_unit,
+    )
+
+
+def _by_share(
+    whole: _Whole,
+    share: float,
+    participation: Participation,
+    draw_bits: Callable[[], RandomSource],
+    mask: Mask | None,
+) -> Split:
+    """Return parts drawn by chance, or those that an earlier call drew."""
+    units, fixed = whole.units, participation.fixed_count
+    counted = "records" if whole.groups is None else f"{whole.unit}s"
+    expected = max(1, round(share * units))
+    if units < 2 or expected >= units:
+        raise ArgumentError(
+            f"Expected enough {counted} for both parts, got {units} {counted} and "
+            f"validation={share}."
+        )
+    # refused from public figures: an error by chance would tell of who is there
+    if not fixed and share**units + (1 - share) ** units > _EMPTY:
+        raise ArgumentError(
+            f"Expected enough {counted} that coins leave no part empty, got {units} {counted} and "
+            f"validation={share}. Use a share nearer to 1/2 or more records, or name the "
+            "rows."
+        )
+    if mask is None:
+        drawn = _drawn(units, share, participation, draw_bits())
+        mask = drawn if whole.groups is None else drawn[whole.groups]
+    _check_drawn_before(whole, mask)
+    if mask.all() or not mask.any():
+        raise ArgumentError(
+            f"Expected {counted} in both parts, but validation={share} of {units} {counted} "
+            "left one empty. Use a larger share or more records, or name the rows."
+        )
+    words = _share_in_words(whole, share, fixed)
+    return whole.parts(mask, words, None if fixed else (units - expected, expected))
+
+
+def _share_in_words(whole: _Whole, share: float, fixed: bool) -> str:
+    if whole.groups is None:
+        one, all_of_them, own = "record", "records", "its"
+    else:
+        one, all_of_them, own = f"{whole.unit}, with all their rows,", f"{whole.unit}s", "their"
+    how = (
+        f"A random {share:g} of the {all_of_them} was set apart for scores"
+        if fixed
+        else f"Each {one} was set apart for scores by {own} own coin, with chance {share:g}"
+    )
+    nobody = "record" if whole.groups is None else whole.unit
+    return f"{how}; no {nobody} is both trained on and scored."
+
+
+def _check_drawn_before(whole: _Whole, mask: Mask) -> None:
+    """Raise if parts that an earlier call drew are not of these records, or split a unit."""
+    if len(mask) != whole.rows:
+        raise ArgumentError(f"Expected the same {len(mask)} records as before, got {whole.rows}.")
+    if not whole.has_whole_units(mask):
+        raise ArgumentError(
+            "Expected the same groups as before, got others, by which rows of one "
+            f"{whole.unit} would be trained on and scored. Call select with the groups that the "
+            "search was begun with."
+        )
+
+
+def _by_rows(whole: _Whole, rows: NDArray[np.int64], mask: Mask | None) -> Split:
+    chosen = np.zeros(whole.rows, dtype=bool)
+    chosen[rows] = True
+    if mask is not None and not np.array_equal(mask, chosen):
+        raise ArgumentError("Expected validation to name the same rows as before.")
+    if not whole.has_whole_units(chosen):
+        raise ArgumentError(
+            f"Expected validation to name all rows of a {whole.unit} or none, got rows by which a "
+            f"{whole.unit} would be both trained on and scored. Name whole {whole.unit}s, or give "
+            "a share such as validation=0.2."
+        )
+    words = "The rows that scores are of were named; all others were trained on."
+    return whole.parts(chosen, words)
 
 
 def _drawn(size: int, share: float, participation: Participation, rng: RandomSource) -> Mask:
@@ -184,51 +309,3 @@ def _rows(validation: Any, size: int) -> NDArray[np.int64] | None:
             + (f" from {rows[0]} to {rows[-1]}." if len(rows) else ".")
         )
     return rows.astype(np.int64)
-
-
-def _refuse_overlap(train: Any, scored: Any) -> None:
-    """Raise if both are parts of one thing and overlap there; records are not looked at."""
-    (one, rows), (other, others) = _base(train), _base(scored)
-    overlap = False
-    if _alike(one, other):
-        overlap = rows is None or others is None or not set(rows).isdisjoint(others)
-    elif rows is others is None and all(isinstance(each, tuple | list) for each in (one, other)):
-        overlap = any(_share_memory(a, b) for a, b in zip(one, other, strict=False))
-    if overlap:
-        raise ArgumentError(
-            "Expected validation records that are not trained on, got some that are in the "
-            "training data as well. Give a share such as validation=0.2, or row numbers, and "
-            "Privada takes them out of the training data."
-        )
-
-
-def _base(data: Any) -> tuple[Any, list[int] | None]:
-    """Return what a subset is of, through subsets of subsets, and which rows; None for all."""
-    rows: list[int] | None = None
-    while isinstance(data, Subset):
-        rows = [data.indices[i] for i in (range(len(data.indices)) if rows is None else rows)]
-        data = data.dataset
-    return _as_pair(data), None if rows is None else [int(row) for row in rows]
-
-
-def _alike(one: Any, other: Any) -> bool:
-    """Return whether both are the same thing: one object, or pairs of the same two."""
-    pairs = isinstance(one, tuple | list) and isinstance(other, tuple | list)
-    if one is other or not pairs or len(one) != len(other):
-        return one is other
-    return all(a is b for a, b in zip(one, other, strict=True))
-
-
-def _share_memory(one: Any, other: Any) -> bool:
-    if one is other:
-        return True
-    arrays = []
-    for each in (one, other):
-        if scipy.sparse.issparse(each):
-            each = getattr(each, "data", None)
-        if isinstance(each, Tensor):
-            each = each.detach().cpu().numpy() if each.layout == torch.strided else None
-        if not isinstance(each, np.ndarray) or each.dtype == object:
-            return False
-        arrays.append(each)
-    return bool(np.shares_memory(arrays[0], arrays[1]))

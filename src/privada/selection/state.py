@@ -27,10 +27,10 @@ _KINDS = {
 
 
 @dataclass(frozen=True)
-class Outcome:
+class RunOutcome:
     """What one run of a candidate released: its score and its parameters.
 
-    `origin` is the number that its first weights were drawn from. What a model draws when it is
+    `init_seed` is the number that its first weights were drawn from. What a model draws when it is
     made and keeps elsewhere than in its parameters is made again from it.
     """
 
@@ -38,11 +38,11 @@ class Outcome:
     score: float
     score_std: float
     parameters: dict[str, Tensor]
-    origin: int = 0
+    init_seed: int = 0
 
     def digest(self) -> str:
         """Return a digest of what would be given out."""
-        facts = self.candidate, self.score, self.score_std, self.origin
+        facts = self.candidate, self.score, self.score_std, self.init_seed
         total = hashlib.sha256(repr(facts).encode())
         for name, value in sorted(self.parameters.items()):
             total.update(repr((name, tuple(value.shape), str(value.dtype))).encode())
@@ -53,7 +53,7 @@ class Outcome:
 
 
 @dataclass
-class State:
+class SearchState:
     """A search under way. Private until it is done: it tells how many runs there are.
 
     `draws` has the candidate of each run, `done` the numbers of the runs that are finished,
@@ -64,7 +64,7 @@ class State:
     run: str
     draws: list[int]
     mask: Mask | None = None
-    outcomes: dict[int, Outcome] = field(default_factory=dict)
+    outcomes: dict[int, RunOutcome] = field(default_factory=dict)
     done: set[int] = field(default_factory=set)
 
     def save(self, path: str | os.PathLike[str] | None) -> None:
@@ -104,23 +104,28 @@ def remove_drafts(path: str | os.PathLike[str] | None) -> None:
                 each.unlink(missing_ok=True)
 
 
-def read(path: str | os.PathLike[str] | None) -> State | None:
+def read(path: str | os.PathLike[str] | None) -> SearchState | None:
     """Return the state in a file, None if there is none yet."""
     if path is None or not Path(path).exists():
         return None
     content: dict[str, Any] = checkpoint.load(path, _KINDS, "pv.selection.select")
     mask = content["mask"].numpy()
-    return State(
+    return SearchState(
         fingerprint=content["fingerprint"],
         run=content["run"],
         draws=[int(each) for each in content["draws"]],
         mask=mask if mask.size else None,
-        outcomes={int(n): Outcome(**fields) for n, fields in content["outcomes"].items()},
+        outcomes={int(n): _outcome(fields) for n, fields in content["outcomes"].items()},
         done={int(each) for each in content["done"]},
     )
 
 
-def refuse_other(state: State, fingerprint: str, path: object) -> None:
+def _outcome(fields: dict[str, Any]) -> RunOutcome:
+    """Return an outcome; before version 0.2 its seed was called origin."""
+    return RunOutcome(**{"init_seed" if n == "origin" else n: each for n, each in fields.items()})
+
+
+def refuse_other(state: SearchState, fingerprint: str, path: object) -> None:
     """Raise if a state is of another search."""
     if state.fingerprint != fingerprint:
         raise CheckpointError(

@@ -40,8 +40,8 @@ class StepSizes:
         >>> one.ratio
         0.9
 
-    Reference: The Role of Adaptive Optimizers for Honest Private Hyperparameter Selection (001),
-    Section 6.1.
+    Reference: Mohapatra et al. (2022), The Role of Adaptive Optimizers for Honest Private
+    Hyperparameter Selection, arXiv 2111.04906, Section 6.1.
     """
 
     steps: tuple[int, ...]
@@ -137,11 +137,11 @@ def _freedom(beta2: float, step: int) -> float:
 def effective_step_sizes(trainer: Trainer, *, every: int = 1, tail: float = 0.05) -> StepSizes:
     """Take the steps that a DPAdam trainer has left, and return its effective step sizes.
 
-    Theorem 3 of 001: "The effective step size (ESS) for DPAdam with g -> 0 converges to
-    ESS* = alpha / ((sigma C / L) + xi)." There the average noisy gradient over a lot of size L is
-    g + N(0, sigma^2 C^2) / L, the ESS of a parameter is alpha / (sqrt(v) + xi), v being its second
-    moment corrected for its start, and g -> 0 means that the clipped gradients vanish beside the
-    noise. Here alpha, L and xi are `lr`, the batch size B and `eps`.
+    Theorem 3 of Mohapatra et al. (2022): "The effective step size (ESS) for DPAdam with g -> 0
+    converges to ESS* = alpha / ((sigma C / L) + xi)." There the average noisy gradient over a lot
+    of size L is g + N(0, sigma^2 C^2) / L, the ESS of a parameter is alpha / (sqrt(v) + xi), v
+    being its second moment corrected for its start, and g -> 0 means that the clipped gradients
+    vanish beside the noise. Here alpha, L and xi are `lr`, the batch size B and `eps`.
 
     What is true at g = 0: v has the mean (sigma C / B)^2 at every step, as the correction sees to,
     and after many steps the relative variance 2 (1 - beta2) / (1 + beta2). So an ESS does not
@@ -153,6 +153,9 @@ def effective_step_sizes(trainer: Trainer, *, every: int = 1, tail: float = 0.05
         trainer: a `Trainer` whose method is `DPAdam`, with steps left. It is trained.
         every: look at every so many steps; the first and the last are always looked at.
         tail: the share of the coordinates to leave out of the band at each end, below 0.5.
+
+    Returns:
+        The median and the band of the step sizes at each step looked at, and their limit.
 
     Guarantee: nothing but the run's own releases is looked at, through Adam's second moment, which
     is post-processing: the run costs what it would have cost anyway.
@@ -174,8 +177,8 @@ def effective_step_sizes(trainer: Trainer, *, every: int = 1, tail: float = 0.05
         >>> len(sizes.steps), round(sizes.limit[0], 4)
         (50, 0.25)
 
-    Reference: The Role of Adaptive Optimizers for Honest Private Hyperparameter Selection (001),
-    Theorem 3.
+    Reference: Mohapatra et al. (2022), The Role of Adaptive Optimizers for Honest Private
+    Hyperparameter Selection, arXiv 2111.04906, Theorem 3.
     """
     method = getattr(trainer, "method", None)
     if not isinstance(trainer, Trainer) or not isinstance(method, DPAdam):

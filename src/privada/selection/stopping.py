@@ -27,7 +27,7 @@ def draw_runs(mean: float, shape: float, rng: RandomSource) -> int:
         1
 
     Reference: Papernot and Steinke (2022), Hyperparameter Tuning with Renyi Differential Privacy,
-    Definition 1.
+    arXiv 2110.03620, Definition 1.
     """
     mean = checked_mean(mean)
     u = float(uniforms(rng, 1)[0])

@@ -3,13 +3,13 @@
 import math
 import numbers
 import re
-from collections.abc import Callable, Container
+from collections.abc import Callable, Container, Sequence
 from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from privada.core.errors import DataError
+from privada.core.errors import ArgumentError, DataError
 
 # What stands for a missing value unless a schema says otherwise.
 MISSING = ("", "?", "NA", "NaN", "nan", "null")
@@ -21,7 +21,7 @@ _Value = TypeVar("_Value")
 _DIGITS = re.compile(r"[+-]?[0-9]+")
 
 
-class Fault(Exception):
+class CellError(Exception):
     """A cell cannot be used: what was expected, and what to do. It never holds the cell itself."""
 
     def __init__(self, expected: str, remedy: str) -> None:
@@ -29,18 +29,18 @@ class Fault(Exception):
         self.expected, self.remedy = expected, remedy
 
 
-_NO_NUMBER = Fault(
+_NO_NUMBER = CellError(
     "a finite number",
     "Correct it, add it to options.missing, or give the column another kind.",
 )
-_TOO_LARGE = Fault(
+_TOO_LARGE = CellError(
     "a whole number of at most 2^53 either way",
     'A larger one would be rounded: give the column kind = "hashed" or "ignore".',
 )
-_NO_VALUE = Fault("text or a number", "Nested values and other types cannot be used.")
+_NO_VALUE = CellError("text or a number", "Nested values and other types cannot be used.")
 
 
-class Lookup(dict[Cell, _Value]):
+class CellCache(dict[Cell, _Value]):
     """What cells stand for, computed once for each different cell."""
 
     def __init__(self, compute: Callable[[Cell], _Value]) -> None:
@@ -91,7 +91,26 @@ def translate(cells: Any, meaning: Callable[[Any], Any], dtype: Any, column: str
     """Return what each cell stands for, or raise for the column, without a word on which cell."""
     try:
         return np.fromiter(map(meaning, cells), dtype, len(cells))
-    except Fault as fault:
-        expected, remedy = fault.expected, fault.remedy
+    except CellError as error:
+        expected, remedy = error.expected, error.remedy
     # said outside the handler, where no traceback leads to the cell
     raise DataError(f"Expected {expected} in column {column!r}, got something else. {remedy}")
+
+
+def listed_texts(name: str, values: Any, least: int, remedy: str) -> tuple[str, ...]:
+    """Return values as different texts, at least so many."""
+    if isinstance(values, str) or not isinstance(values, Sequence):
+        raise ArgumentError(f"Expected {name} to be a list, got {name}={values!r}. {remedy}")
+    try:
+        texts = [text_of(value) for value in values]
+    except CellError:
+        texts = [None]
+    known = tuple(text for text in texts if text is not None)
+    if len(known) < len(texts):
+        raise ArgumentError(f"Expected {name} to be text or numbers, got {name}={values!r}.")
+    if len(known) < least or len(set(known)) < len(known):
+        raise ArgumentError(
+            f"Expected {name} to have at least {least} entries, all different, got "
+            f"{name}={list(known)!r}. {remedy}"
+        )
+    return known

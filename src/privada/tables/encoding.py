@@ -9,12 +9,13 @@ import scipy.sparse
 from numpy.typing import NDArray
 
 from privada.core.errors import ArgumentError, DataError
-from privada.tables.cells import Cell, Fault, Lookup, translate
-from privada.tables.kinds import Category, Classes, Hashed, Kind, Matrix, Number, Range, Text
+from privada.tables.bag_of_words import hash_bucket, inverse_frequencies, weighted
+from privada.tables.cells import Cell, CellCache, CellError, translate
+from privada.tables.columns import Category, ColumnType, Hashed, Matrix, Number, Text
 from privada.tables.reading import read
 from privada.tables.schema import Schema
 from privada.tables.table import Table, is_sparse, refuse_infinite
-from privada.tables.words import bucket, inverse_frequencies, weighted
+from privada.tables.targets import Classes, Range
 
 
 @dataclass(frozen=True, eq=False)
@@ -23,7 +24,8 @@ class Encoded:
 
     `inputs` are float32, dense or CSR as the schema says. `targets` are int64 class numbers, of
     shape (n,), or float32 in [-1, 1], of shape (n, 1). `names` are those of the features. `data`
-    is what a `Trainer` takes.
+    is what a `Trainer` takes, and so are `groups`: the identifier of each row's person, None
+    without a `Person` column.
 
     Example:
         >>> from privada.tables import Classes, Number, Schema, Table, encode
@@ -36,6 +38,7 @@ class Encoded:
     inputs: Any
     targets: NDArray[Any]
     names: tuple[str, ...]
+    groups: NDArray[Any] | None = None
 
     @property
     def data(self) -> tuple[Any, NDArray[Any]]:
@@ -53,11 +56,12 @@ def encode(table: Table, schema: Schema) -> Encoded:
     Guarantee: row i of the result follows from row i of the table and the schema alone. Whatever
     the other rows are, it is the same, bit for bit.
 
-    Edge cases: NaN is a missing value; an infinite one is refused. So are, with their row, a
-    missing target, a class that is not listed, and an unlisted value of a category without
-    `other`. A target with `others = "leave-out"` leaves out records of which the first two are
-    true; there, row i is that of the i-th record that is left. Columns that the schema does not
-    list are refused. Bounds that are still to be estimated are refused.
+    Edge cases: NaN is a missing value; an infinite one is refused. So are a missing
+    target, a class that is not listed, an unlisted value of a category without `other`, and a
+    missing identifier where there is a `Person` column. A target with
+    `others = "leave-out"` leaves out records of which the first two are true; there, row i is that
+    of the i-th record that is left. Columns that the schema does not list are refused. Bounds that
+    are still to be estimated are refused.
 
     Example:
         >>> from privada.tables import Category, Range, Schema, Table, encode
@@ -78,7 +82,34 @@ def encode(table: Table, schema: Schema) -> Encoded:
         listed = frozenset(schema.target.classes)
         table = table.take(np.array([c in listed for c in table.texts(schema.target.column)], bool))
     targets = _targets(table, schema)
-    return Encoded(_inputs(table, schema), targets, schema.features)
+    return Encoded(_inputs(table, schema), targets, schema.features, identifiers(table, schema))
+
+
+def identifiers(table: Table, schema: Schema) -> NDArray[Any] | None:
+    """Return the identifier of each row's person, None if the schema names no person column.
+
+    They are what `groups=` is for a `Trainer`, `estimate_bounds` and `estimate_classes`.
+
+    Guarantee: an error says the column, and neither a row nor an identifier.
+
+    Edge cases: a missing identifier is refused. 1 and 1.0 are one person.
+
+    Example:
+        >>> from privada.tables import Classes, Number, Schema, Table, identifiers
+        >>> schema = Schema(Classes("sick", ["no", "yes"]), {"age": Number(low=0, high=100)})
+        >>> table = Table({"patient": [7, 7.0, "b"], "age": [25, 75, 50], "sick": ["no"] * 3})
+        >>> identifiers(table, schema.with_person("patient")).tolist()
+        ['7', '7', 'b']
+    """
+    if schema.person is None:
+        return None
+    found, absent = table.texts(schema.person), frozenset(schema.missing)
+    if any(text is None or text in absent for text in found):
+        raise DataError(
+            f"Expected an identifier in every row of column {schema.person!r}, got a missing one. "
+            "Give each row the identifier of its person, or remove rows without one."
+        )
+    return found
 
 
 def encode_inputs(table: Table, schema: Schema) -> Any:
@@ -107,7 +138,7 @@ def _refuse_pending(schema: Schema) -> None:
 
 
 def _inputs(table: Table, schema: Schema) -> Any:
-    used = {name: kind for name, kind in schema.columns.items() if name not in schema.ignored}
+    used = {name: kind for name, kind in schema.columns.items() if name not in schema.unused}
     blocks = (_ENCODERS[type(kind)](table, name, kind, schema) for name, kind in used.items())
     if schema.sparse:
         made: Any = scipy.sparse.hstack(
@@ -135,7 +166,7 @@ def _number(table: Table, name: str, kind: Number, schema: Schema) -> Any:
 
 def _slots(cells: NDArray[Any], slot: Callable[[Cell], int], name: str, width: int) -> Any:
     """Return a matrix with a 1 in the slot of each row, or nowhere if that is beyond the last."""
-    found = translate(cells, Lookup(slot).__getitem__, np.int64, name)
+    found = translate(cells, CellCache(slot).__getitem__, np.int64, name)
     inside = found < width
     starts = np.concatenate([[0], np.cumsum(inside)])
     ones = np.ones(int(starts[-1]), dtype=np.float32)
@@ -150,7 +181,7 @@ def _category(table: Table, name: str, kind: Category, schema: Schema) -> Any:
         if cell is None or cell in absent:
             return last
         if cell not in known and not kind.other:
-            raise Fault(
+            raise CellError(
                 "one of the values that the schema lists",
                 "List it, or write other = true for a feature of all others.",
             )
@@ -163,7 +194,7 @@ def _hashed(table: Table, name: str, kind: Hashed, schema: Schema) -> Any:
     absent = frozenset(schema.missing)
 
     def slot(cell: Cell) -> int:
-        return kind.buckets if cell is None or cell in absent else bucket(cell, kind.buckets)
+        return kind.buckets if cell is None or cell in absent else hash_bucket(cell, kind.buckets)
 
     return _slots(table.texts(name), slot, name, kind.buckets)
 
@@ -209,7 +240,7 @@ def _bounded(values: NDArray[Any], kind: Matrix) -> NDArray[np.float32]:
     return (np.clip(known, kind.low, kind.high) / kind.largest).astype(np.float32)
 
 
-_ENCODERS: dict[type[Kind], Callable[[Table, str, Any, Schema], Any]] = {
+_ENCODERS: dict[type[ColumnType], Callable[[Table, str, Any, Schema], Any]] = {
     Number: _number,
     Category: _category,
     Hashed: _hashed,
@@ -243,11 +274,11 @@ def _classes(table: Table, target: Classes, schema: Schema) -> NDArray[Any]:
 
     def number(cell: Cell) -> int:
         if cell is None or cell in absent:
-            raise Fault("a target", "Remove rows without one.")
+            raise CellError("a target", "Remove rows without one.")
         if cell not in known:
-            raise Fault("one of the classes that the schema lists", "List every class.")
+            raise CellError("one of the classes that the schema lists", "List every class.")
         return known[cell]
 
     return translate(
-        table.texts(target.column), Lookup(number).__getitem__, np.int64, target.column
+        table.texts(target.column), CellCache(number).__getitem__, np.int64, target.column
     )

@@ -110,16 +110,16 @@ def write_text(path: Source, text: str, *, replace: bool) -> None:
 def write_durably(path: Path, text: str) -> None:
     """Replace a text file so that it outlives a crash, which leaves the old one or the new one."""
     try:
-        draft = path.with_name(f".{path.name}.{os.urandom(4).hex()}.new")
+        unfinished = path.with_name(f".{path.name}.{os.urandom(4).hex()}.new")
         try:
-            with draft.open("x", encoding="utf-8", newline="\n") as file:
+            with unfinished.open("x", encoding="utf-8", newline="\n") as file:
                 file.write(text)
                 file.flush()
                 os.fsync(file.fileno())
-            draft.replace(path)
+            unfinished.replace(path)
         finally:
             with suppress(FileNotFoundError):
-                draft.unlink()
+                unfinished.unlink()
         folder = os.open(path.parent, os.O_RDONLY)
         try:
             os.fsync(folder)

@@ -8,7 +8,7 @@ import numpy as np
 
 from privada.core.errors import DataError
 from privada.core.overlap import are_shared
-from privada.tables.cells import MISSING, Lookup
+from privada.tables.cells import MISSING, CellCache
 from privada.tables.schema import Schema
 from privada.tables.table import Table, is_sparse
 
@@ -45,9 +45,9 @@ def refuse_overlap(public: Table, private: Table, schema: Schema | None = None) 
     Reference: Good (1953), The Population Frequencies of Species and the Estimation of Population
     Parameters, for the chance that a new row is one that was seen.
     """
-    ignored = frozenset[str]() if schema is None else schema.ignored
+    unused = frozenset[str]() if schema is None else schema.unused
     missing = MISSING if schema is None else schema.missing
-    names = [n for n in sorted(public.names) if n in private.names and n not in ignored]
+    names = [n for n in sorted(public.names) if n in private.names and n not in unused]
     if names and are_shared(_rows(public, names, missing), _rows(private, names, missing)):
         raise DataError(
             "Expected a public table of other records than the private one, got one that shares "
@@ -73,7 +73,7 @@ def _canonical(values: Any, missing: frozenset[str]) -> list[Any]:
     if values.dtype != object:
         numbers = _single(np.asarray(values, dtype=np.float64)).tolist()
         return [None if math.isnan(number) else number for number in numbers]
-    meaning = Lookup(lambda cell: None if cell is None or cell in missing else _plain(cell))
+    meaning = CellCache(lambda cell: None if cell is None or cell in missing else _plain(cell))
     return [meaning[cell] for cell in values.tolist()]
 
 

@@ -11,11 +11,7 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-from privada.tables.table import Numbers
-
-# Bins are sign times [2^e, 2^(e+1)) for e from LEAST on, and one for what is nearer to zero.
-LEAST, POWERS = -24, 64
-BINS = 2 * POWERS + 1
+from privada.query.bounds import LEAST, POWERS, Numbers, edges
 
 # Numbers that people write down are mostly between 2^-10 and 2^20; others are so much rarer.
 _USUAL, _RARE = (-10, 20), 0.05
@@ -39,24 +35,6 @@ _STARTS, _ENDS = np.array(
     [(a, b) for a in range(POWERS) for b in range(a + 1, min(POWERS, a + _LONGEST) + 1)]
 ).T
 _LENGTHS = _ENDS - _STARTS
-
-
-def bins_of(values: Numbers) -> NDArray[np.int64]:
-    """Return the bin of each number, -1 for NaN; beyond the last bin counts as the last."""
-    power = np.frexp(np.abs(values))[1].astype(np.int64) - 1 - LEAST
-    power = np.where(np.isinf(values), POWERS, power)
-    size = np.where((power < 0) | (values == 0), 0, np.clip(power, 0, POWERS - 1) + 1)
-    placed = POWERS + np.where(values < 0, -size, size)
-    return np.where(np.isnan(values), -1, placed)
-
-
-def edges(place: int) -> tuple[float, float]:
-    """Return the least and the greatest number of a bin; zero for the one in the middle."""
-    size = abs(place - POWERS)
-    if size == 0:
-        return 0.0, 0.0
-    near, far = 2.0 ** (size - 1 + LEAST), 2.0 ** (size + LEAST)
-    return (near, far) if place > POWERS else (-far, -near)
 
 
 def find_ranges(

@@ -1,35 +1,31 @@
 """The schema of a table: what each column is, said without looking at the private values."""
 
-import difflib
 import os
-import tomllib
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import MISSING as REQUIRED
-from dataclasses import dataclass, field, fields, replace
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from privada.core.errors import ArgumentError, DataError
-from privada.core.validation import one_of
-from privada.tables import toml
+from privada.tables import schema_file
+from privada.tables.bag_of_words import Vocabulary
+from privada.tables.bounds import DEFAULT_BOUND
 from privada.tables.cells import MISSING
-from privada.tables.files import Source, as_path, lines, write_text
-from privada.tables.kinds import (
-    DEFAULT_BOUND,
-    KINDS,
+from privada.tables.columns import (
+    COLUMN_TYPES,
     Category,
-    Classes,
+    ColumnType,
     Ignore,
-    Kind,
     Matrix,
     Number,
-    Range,
-    Target,
+    Person,
     Text,
 )
-from privada.tables.words import Vocabulary
+from privada.tables.files import Source, as_path, lines, write_text
+from privada.tables.schema_file import close_match
+from privada.tables.targets import Classes, Range, Target
+from privada.tables.toml_writing import key
 
 _FEATURES_OF_TEXT = 4096
 # Features are kept sparse from this width on, if at most one in so many can differ from zero.
@@ -63,7 +59,7 @@ class Schema:
     """
 
     target: Target
-    columns: Mapping[str, Kind]
+    columns: Mapping[str, ColumnType]
     missing: Sequence[str] = MISSING
     folder: Path = field(default=Path(), compare=False)
 
@@ -76,14 +72,21 @@ class Schema:
                 f"Expected target to be Classes or Range, got target={self.target!r}."
             )
         for name, kind in self.columns.items():
-            if not isinstance(kind, tuple(KINDS.values())):
+            if not isinstance(kind, tuple(COLUMN_TYPES.values())):
                 raise ArgumentError(f"Expected column {name!r} to have a kind, got {kind!r}.")
         if self.target.column in self.columns:
             raise ArgumentError(
                 f"Expected the target {self.target.column!r} not to be a column as well, which "
                 "would predict it from itself. Remove it from the columns."
             )
-        if len(self.ignored) == len(self.columns):
+        persons = [name for name, kind in self.columns.items() if isinstance(kind, Person)]
+        if len(persons) > 1:
+            raise ArgumentError(
+                f"Expected one column of identifiers at most, got {', '.join(map(repr, persons))}. "
+                "Keep the one whose rows are to be protected together, and give the other kind = "
+                '"ignore".'
+            )
+        if len(self.unused) == len(self.columns):
             raise ArgumentError(
                 "Expected at least one column to predict from, got none that is not ignored."
             )
@@ -146,14 +149,42 @@ class Schema:
         return self._bounded("default")
 
     def _bounded(self, how: str) -> tuple[str, ...]:
-        named: list[tuple[str, Kind | Target]] = [*self.columns.items()]
+        named: list[tuple[str, ColumnType | Target]] = [*self.columns.items()]
         named.append((self.target.column, self.target))
         return tuple(name for name, kind in named if getattr(kind, "bounds", "") == how)
 
     @property
     def ignored(self) -> frozenset[str]:
-        """The columns that are not used."""
+        """The columns that are not read."""
         return frozenset(n for n, kind in self.columns.items() if isinstance(kind, Ignore))
+
+    @property
+    def unused(self) -> frozenset[str]:
+        """The columns that are no features: those that are ignored, and that of the persons."""
+        return self.ignored if self.person is None else self.ignored | {self.person}
+
+    @property
+    def person(self) -> str | None:
+        """The column that says to which person a row belongs, None if each row is a record."""
+        found = (n for n, kind in self.columns.items() if isinstance(kind, Person))
+        return next(found, None)
+
+    def with_person(self, column: str) -> "Schema":
+        """Return the schema with a column of identifiers, whatever it was before.
+
+        Example:
+            >>> from privada.tables import Classes, Number, Schema
+            >>> schema = Schema(Classes("sick", ["no", "yes"]), {"age": Number(low=0, high=100)})
+            >>> schema.with_person("patient").person
+            'patient'
+        """
+        if column == self.target.column:
+            raise ArgumentError(
+                f"Expected a person column other than the target, got {column!r}. Name the column "
+                "of identifiers."
+            )
+        others = {n: kind for n, kind in self.columns.items() if not isinstance(kind, Person)}
+        return replace(self, columns={**others, column: Person()})
 
     @property
     def number_columns(self) -> frozenset[str]:
@@ -187,10 +218,11 @@ class Schema:
 
         Names that are not of a header, but keys of records, are not shown.
         """
-        wanted = [name for name in self.columns if name not in self.ignored]
+        unneeded = self.ignored if target else self.unused
+        wanted = [name for name in self.columns if name not in unneeded]
         for name in [self.target.column, *wanted] if target else wanted:
             if name not in names:
-                found = f"columns {', '.join(map(repr, names))}.{_near(name, names)}"
+                found = f"columns {', '.join(map(repr, names))}.{close_match(name, names)}"
                 raise DataError(
                     f"Expected a column {name!r}, as the schema says, got "
                     f"{found if has_header else 'none. Check the name.'}"
@@ -208,8 +240,8 @@ class Schema:
             listed = ", ".join(map(repr, unknown[:5])) + (", ..." if len(unknown) > 5 else "")
             raise DataError(
                 f"Expected every column to be in the schema, got {listed} that "
-                f"{'is' if len(unknown) == 1 else 'are'} not.{_near(unknown[0], known)} Add "
-                f"[columns.{toml.key(unknown[0])}] with a kind; "
+                f"{'is' if len(unknown) == 1 else 'are'} not.{close_match(unknown[0], known)} Add "
+                f"[columns.{key(unknown[0])}] with a kind; "
                 'kind = "ignore" leaves it out.'
             )
 
@@ -233,37 +265,18 @@ class Schema:
         Raises:
             ArgumentError: with the section, the key, its value, what is required and what to do.
         """
-        place = as_path("path", path)
-        try:
-            held = tomllib.loads(place.read_bytes().decode())
-        except OSError as error:
-            raise ArgumentError(
-                f"Cannot read the schema {str(path)!r}: {error.strerror}. Draft one with "
-                "privada schema."
-            ) from None
-        except UnicodeDecodeError:
-            raise ArgumentError(
-                f"Expected the schema {str(path)!r} to be UTF-8 text, got other bytes."
-            ) from None
-        except tomllib.TOMLDecodeError as error:
-            raise ArgumentError(
-                f"Expected the schema {str(path)!r} to be TOML, got: {error}. Put text in "
-                "quotation marks, and each column in a section of its own."
-            ) from None
-        return _parsed(held, str(path), place.parent)
+        target, columns, missing = schema_file.load(path)
+        with schema_file.errors_in(f"In {str(path)!r}"):
+            return cls(target, columns, missing, as_path("path", path).parent)
 
     def to_toml(self, comment: str = "", folder: Source | None = None) -> str:
         """Return the schema as TOML, with paths as seen from a folder."""
         seen = self.folder if folder is None else Path(folder)
-        names = {kind: name for name, kind in KINDS.items()}
-        sections: list[tuple[str, Mapping[str, Any]]] = [("target", _keys(self.target))]
-        if self.missing != MISSING:
-            sections.append(("options", {"missing": list(self.missing)}))
-        for name, kind in self.columns.items():
-            moved = self._moved(kind, seen) if isinstance(kind, Text) else kind
-            keys = {"kind": names[type(kind)], **_keys(moved)}
-            sections.append((f"columns.{toml.key(name)}", keys))
-        return toml.document(comment, sections)
+        columns = {
+            name: self._moved(kind, seen) if isinstance(kind, Text) else kind
+            for name, kind in self.columns.items()
+        }
+        return schema_file.to_toml(comment, self.target, columns, self.missing)
 
     def _moved(self, kind: Text, folder: Path) -> Text:
         """Return a kind with its paths as seen from another folder."""
@@ -296,97 +309,3 @@ def _missing_texts(missing: Any) -> tuple[str, ...]:
     if not all(isinstance(text, str) for text in missing):
         raise ArgumentError(f"Expected missing to be a list of texts, got missing={missing!r}.")
     return tuple(text.strip() for text in missing)
-
-
-def _near(name: str, known: Iterable[str]) -> str:
-    found = difflib.get_close_matches(name, list(known), n=1)
-    return f" Did you mean {found[0]!r}?" if found else ""
-
-
-def _keys(value: Any) -> dict[str, Any]:
-    """Return the fields of a kind or a target that differ from what they are by default."""
-    held = {each.name: (getattr(value, each.name), each.default) for each in fields(value)}
-    return {name: now for name, (now, usual) in held.items() if usual is REQUIRED or now != usual}
-
-
-# ---------------------------------------------------------------------- parsing
-
-
-def _parsed(held: Mapping[str, Any], path: str, folder: Path) -> Schema:
-    whole = f"In {path!r}"
-    _refuse_unknown(whole, held, ("target", "columns", "options"))
-    target = _target(_section(whole, held, "target"), path)
-    columns = _section(whole, held, "columns")
-    options = _section(whole, held, "options") if "options" in held else {}
-    _refuse_unknown(f"In [options] of {path!r}", options, ("missing",))
-    kinds = {name: _kind(name, _section(whole, columns, name), path) for name in columns}
-    with _saying(whole):
-        return Schema(target, kinds, options.get("missing", MISSING), folder)
-
-
-def _section(where: str, held: Mapping[str, Any], name: str) -> dict[str, Any]:
-    found = held.get(name)
-    if not isinstance(found, dict):
-        example = '[target] with column = "..." and classes = [...]'
-        remedy = example if name == "target" else "[columns.age] with kind = ..., for each column"
-        got = "none" if found is None else f"{name} = {found!r}"
-        raise ArgumentError(f"{where}: expected a section {name!r}, got {got}. Write {remedy}.")
-    return found
-
-
-def _refuse_unknown(where: str, held: Iterable[str], known: Collection[str]) -> None:
-    for name in held:
-        if name not in known:
-            listed = ", ".join(known)
-            raise ArgumentError(
-                f"{where}: expected keys among {listed}, got {name!r}.{_near(name, known)}"
-            )
-
-
-def _target(held: dict[str, Any], path: str) -> Target:
-    where = f"In [target] of {path!r}"
-    made: type[Target] = Classes if "classes" in held else Range
-    if made is Range and not {"low", "high", "bounds"} & set(held):
-        _refuse_unknown(where, held, ("column", "classes", "low", "high", "scale", "bounds"))
-        raise ArgumentError(
-            f"{where}: expected classes = [...] for classification, or low and high for "
-            "regression, got neither. They say what the task is."
-        )
-    return _made(made, where, held)  # type: ignore[no-any-return]
-
-
-def _kind(name: str, held: dict[str, Any], path: str) -> Kind:
-    where = f"In [columns.{toml.key(name)}] of {path!r}"
-    with _saying(where):
-        kind = KINDS[one_of("kind", held.get("kind"), KINDS)]
-    given = {key: value for key, value in held.items() if key != "kind"}
-    return _made(kind, where, given)  # type: ignore[no-any-return]
-
-
-def _made(kind: type[Any], where: str, held: dict[str, Any]) -> Any:
-    known = [each.name for each in fields(kind)]
-    _refuse_unknown(where, held, known or ["kind"])
-    for name, value in held.items():
-        if value == "?" and name in ("low", "high", "classes"):
-            estimable = name != "classes" and "bounds" in known
-            other = ', or write bounds = "estimate" in place of both' if estimable else ""
-            raise ArgumentError(
-                f'{where}: expected {name} to be filled in, got "?". Give what is known without '
-                f"looking at the private table{other}."
-            )
-    needed = [each.name for each in fields(kind) if each.default is REQUIRED]
-    absent = [name for name in needed if name not in held]
-    if absent:
-        raise ArgumentError(f"{where}: expected the key {absent[0]!r}, got none. Add it.")
-    with _saying(where):
-        return kind(**held)
-
-
-@contextmanager
-def _saying(where: str) -> Iterator[None]:
-    """Say in an ArgumentError where in a file it arose."""
-    try:
-        yield
-    except ArgumentError as error:
-        words = str(error)
-        raise ArgumentError(f"{where}: {words[0].lower()}{words[1:]}") from None

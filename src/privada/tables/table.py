@@ -12,8 +12,8 @@ from privada.core.errors import ArgumentError, DataError
 from privada.tables.cells import (
     LARGEST_WHOLE,
     MISSING,
-    Fault,
-    Lookup,
+    CellCache,
+    CellError,
     number_of,
     text_of,
     translate,
@@ -152,19 +152,19 @@ def _check_lengths(columns: Mapping[str, Any]) -> None:
         )
 
 
-def _number_lookup(missing: Collection[str], lenient: bool) -> Lookup[float]:
+def _number_lookup(missing: Collection[str], lenient: bool) -> CellCache[float]:
     """Return what turns cells into numbers."""
     known = frozenset(missing)
 
     def parsed(cell: Any) -> float:
         try:
             return number_of(cell, known)
-        except Fault:
+        except CellError:
             if lenient:
                 return float("nan")
             raise
 
-    return Lookup(parsed)
+    return CellCache(parsed)
 
 
 def refuse_infinite(name: str, infinite: NDArray[np.bool_]) -> None:

@@ -15,7 +15,7 @@ def statement(run: Run, method: str, steps_done: int) -> Statement:
     """
     ledger, charges = run.ledger, run.charges
     totals = ledger.totals()
-    where = "in memory: gone with this process" if ledger.path is None else ledger.name
+    where = "in memory: gone with this process" if not ledger.durable else ledger.name
     return Statement(
         private=run.noise.secure and run.parts.preconditioner.private,
         dataset=ledger.dataset,
@@ -60,7 +60,7 @@ def assumptions(run: Run) -> list[str]:
             f"What the data set gives for a {unit} depends on that {unit} alone, and on "
             "nothing that another one has left behind, as in a cache."
         )
-    if run.ledger.path is None:
+    if not run.ledger.durable:
         listed.append(
             "The ledger is in memory: runs on the same data elsewhere are not counted here. "
             "Give the trainer a ledger file to add them up."

@@ -159,16 +159,21 @@ class PrivateLoop:
         )
         self._clip = positive("clip", clip)
         check_model(model, loss)
-        self._optimizer, self._loss = optimizer, loss
-        self._parts = Parts(
+        self._check_optimizer(model, optimizer)
+        self._optimizer, self._loss, self._module = optimizer, loss, model
+        self._controlled = controller is not None
+        if self._controlled:
+            self._check_plain(optimizer)
+        parts = Parts(
             rule=sgd(),
             controller=scheduled(1.0) if controller is None else controller,
             preconditioner=isotropic() if preconditioner is None else preconditioner,
         )
-        self._controlled = controller is not None
-        self._check_optimizer(model, optimizer)
-        if self._controlled:
-            self._check_plain(optimizer)
+        self._start(data, settings, parts, clipping)
+
+    def _start(self, data: Any, settings: TrainSettings, parts: Parts, clipping: Clipping) -> None:
+        """Put the run together, and the four things that a loop uses."""
+        model, loss, optimizer = self._module, self._loss, self._optimizer
         self._run = Run(
             model,
             loss,
@@ -176,12 +181,11 @@ class PrivateLoop:
             settings,
             clip=self._clip,
             clipping=clipping,
-            parts_of=lambda steps: self._parts,
+            parts_of=lambda steps: parts,
             name=type(optimizer).__name__.lower(),
-            stacklevel=4,  # past the wrapper that takes former names of arguments
+            stacklevel=5,  # past the wrapper that takes former names of arguments
         )
         self._state = first_state(self._run)
-        self._module = model
         self._ready = False
         self._rates: list[float] | None = None
         self.steps_done = 0

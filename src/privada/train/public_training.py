@@ -136,8 +136,8 @@ def warm_start(
         >>> model = pv.warm_start(torch.nn.Linear(4, 4), torch.nn.CrossEntropyLoss(), public,
         ...                       steps=5, lr=0.1)
 
-    Reference: Li et al. (2022), Private Adaptive Optimization with Side Information (000),
-    Table 7.
+    Reference: Li et al. (2022), Private Adaptive Optimization with Side Information,
+    arXiv 2202.05963, Table 7.
     """
     steps, lr = integer("steps", steps, least=0), positive("lr", lr)
     public, parameters = as_public(public), Parameters(model, ModelSide(model, loss))
@@ -175,8 +175,8 @@ def adas(
         >>> model = pv.adas(torch.nn.Linear(4, 4), torch.nn.CrossEntropyLoss(), data, lr=0.1,
         ...                 preconditioner=scales, steps=5)
 
-    Reference: Li et al. (2022), Private Adaptive Optimization with Side Information (000),
-    Appendix B, AdaS.
+    Reference: Li et al. (2022), Private Adaptive Optimization with Side Information,
+    arXiv 2202.05963, Appendix B, AdaS.
     """
     examples, parameters = as_public(data), Parameters(model, ModelSide(model, loss))
     rate, state = rate_of(lr), preconditioner.init(parameters)

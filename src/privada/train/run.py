@@ -25,7 +25,7 @@ from privada.train.charges import RunCharges, find_delta, open_ledger
 from privada.train.dry_run import check_model, dry_run
 from privada.train.public_training import ModelSide
 from privada.train.settings import TrainSettings
-from privada.updates import Controller, Rule
+from privada.updates import Controller, UpdateRule
 
 
 class MethodParts(Parts, Protocol):
@@ -36,7 +36,7 @@ class MethodParts(Parts, Protocol):
         """How many releases a step takes."""
 
     @property
-    def rule(self) -> Rule:
+    def rule(self) -> UpdateRule:
         """What is made of the releases."""
 
 

@@ -1,10 +1,8 @@
 """What a run has come to: one frozen value, which checkpoints hold."""
 
 from dataclasses import dataclass, field
-from typing import Any
 
-# Plain numbers and tensors.
-PartState = dict[str, Any]
+from privada.core.values import State
 
 
 @dataclass(frozen=True)
@@ -23,7 +21,7 @@ class TrainState:
     releases: int = 0
     prepared: bool = False
     finished: bool = False
-    preconditioner: PartState = field(default_factory=dict)
-    clip: PartState = field(default_factory=dict)
-    rule: PartState = field(default_factory=dict)
-    controller: PartState = field(default_factory=dict)
+    preconditioner: State = field(default_factory=dict)
+    clip: State = field(default_factory=dict)
+    rule: State = field(default_factory=dict)
+    controller: State = field(default_factory=dict)

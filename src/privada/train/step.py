@@ -47,7 +47,8 @@ def release_gradient(run: Run, state: TrainState) -> tuple[Release, TrainState]:
     scaling, preconditioner = run.parts.preconditioner.at(state.preconditioner, run.parameters)
     flat, clip = query.lay_out(scaling), clipping.norm(state.clip)
 
-    public = run.settings.objective.gradient(run.model, run.parameters)
+    objective = run.settings.objective
+    public = objective.gradient(run.model, run.parameters) if objective.terms else None
 
     receipt = query.pay(run.mechanism.multiplier(state.step), partial(run.charges.ahead, number))
     drawn = query.draw(number)

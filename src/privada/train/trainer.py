@@ -215,7 +215,6 @@ class Trainer:
         executor: Execution | None = None,
         noise: Noise | None = None,
     ) -> None:
-        self._rates: list[float]
         _check(method, resume)
         settings = TrainSettings(
             batch_size=batch_size,
@@ -240,6 +239,18 @@ class Trainer:
             executor=executor,
             noise=Independent() if noise is None else noise,
         )
+        self._start(model, loss, data, method, settings, resume)
+
+    def _start(
+        self,
+        model: nn.Module,
+        loss: Loss,
+        data: Any,
+        method: Method,
+        settings: TrainSettings,
+        resume: str | os.PathLike[str] | None,
+    ) -> None:
+        """Put the run together, from its beginning or from a checkpoint."""
         self.model, self.method = model, method
         self._fingerprint = settings.fingerprint(method.describe())
         saved = None if resume is None else checkpoint.read(resume, self._fingerprint)
@@ -254,8 +265,10 @@ class Trainer:
             name=method.name,
             resumed=None if saved is None else saved["run"],
             done=0 if saved is None else integer("releases", saved["releases"], least=0),
+            stacklevel=4,
         )
-        self._state, self._rates = first_state(self._run), []
+        self._state = first_state(self._run)
+        self._rates: list[float] = []
         if saved is not None:
             self._state = checkpoint.restore(saved, self._run, self._state)
             self._rates = list(saved["rates"])
@@ -329,7 +342,11 @@ class Trainer:
         They are the mean of all points for methods that average, else the last point. The last
         step does this; call it to end a run early. No further step can be taken.
         """
-        final = None if self._state.finished else self._run.parts.rule.answer(self._state.rule)
+        final = (
+            None
+            if self._state.finished
+            else self._run.parts.rule.final_parameters(self._state.rule)
+        )
         if final is not None:
             self._run.parameters.write_(final)
         self._state = replace(self._state, finished=True)

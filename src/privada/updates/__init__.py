@@ -1,5 +1,9 @@
-"""Update rules and step-size controllers: all that happens after a release, which is free."""
+"""Update rules and step-size controllers: post-processing of releases, at no privacy cost."""
 
+from typing import Any
+
+from privada.core.deprecation import renamed
+from privada.core.values import State
 from privada.updates.adaptive import (
     adagrad,
     adagrad_norm,
@@ -8,7 +12,13 @@ from privada.updates.adaptive import (
     adam_without_second_moment,
     rmsprop,
 )
-from privada.updates.controllers import Controller, scheduled, step_doubling
+from privada.updates.controllers import (
+    Controller,
+    Scheduled,
+    StepDoubling,
+    scheduled,
+    step_doubling,
+)
 from privada.updates.learning_rates import (
     LearningRate,
     cosine,
@@ -18,7 +28,7 @@ from privada.updates.learning_rates import (
     inverse_sqrt,
     warmed_up,
 )
-from privada.updates.projections import Projection, ball, box, simplex
+from privada.updates.projections import Ball, Box, Projection, Simplex, ball, box, simplex
 from privada.updates.public_data import (
     falling_weight,
     mixed_with_public,
@@ -26,15 +36,20 @@ from privada.updates.public_data import (
     public_rmsprop,
     public_subspace,
 )
-from privada.updates.rules import Move, Rule, State, averaged, momentum, sgd
+from privada.updates.rules import ParameterStep, UpdateRule, averaged, momentum, sgd
 
 __all__ = [
+    "Ball",
+    "Box",
     "Controller",
     "LearningRate",
-    "Move",
+    "ParameterStep",
     "Projection",
-    "Rule",
+    "Scheduled",
+    "Simplex",
     "State",
+    "StepDoubling",
+    "UpdateRule",
     "adagrad",
     "adagrad_norm",
     "adam",
@@ -61,3 +76,11 @@ __all__ = [
     "step_doubling",
     "warmed_up",
 ]
+_FORMER = {"Move": "ParameterStep", "Rule": "UpdateRule"}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _FORMER:
+        raise AttributeError(f"module 'privada.updates' has no attribute {name!r}")
+    renamed(f"privada.updates.{name}", f"privada.updates.{_FORMER[name]}")
+    return globals()[_FORMER[name]]

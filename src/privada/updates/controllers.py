@@ -10,13 +10,13 @@ from torch import Tensor
 from privada.core.errors import ArgumentError
 from privada.core.tensors import Parameters
 from privada.core.validation import flag, integer, one_of, positive
-from privada.core.values import Release
+from privada.core.values import Release, State
 from privada.updates.learning_rates import LearningRate, rate_of
-from privada.updates.rules import Rule, State
+from privada.updates.rules import UpdateRule
 
 
 class Controller(Protocol):
-    """One iteration of a method."""
+    """How a step of a method queries gradients and sets its learning rate."""
 
     def queries(self, step: int) -> int:
         """Return how many releases an iteration takes."""
@@ -27,7 +27,7 @@ class Controller(Protocol):
     def iterate(
         self,
         query: Callable[[], Release],
-        rule: Rule,
+        rule: UpdateRule,
         parameters: Parameters,
         rule_state: State,
         state: State,
@@ -36,11 +36,12 @@ class Controller(Protocol):
         """Move the parameters; return the rule's state, this one's, and the learning rate."""
 
 
-class scheduled:
-    """One release an iteration, with a learning rate that is a number or a function of the step.
+class Scheduled:
+    """One release per step, with a given learning rate.
 
-    Edge cases: a function is called with the step, counted from 0, and must return a positive
-    number.
+    Args:
+        lr: the learning rate, a positive number or a function of the step, counted from 0, that
+            returns one.
 
     Example:
         >>> from privada.updates import scheduled
@@ -62,7 +63,7 @@ class scheduled:
     def iterate(
         self,
         query: Callable[[], Release],
-        rule: Rule,
+        rule: UpdateRule,
         parameters: Parameters,
         rule_state: State,
         state: State,
@@ -75,20 +76,24 @@ class scheduled:
         return rule_state, state, lr
 
 
+scheduled = Scheduled
+"""Constructor of `Scheduled`, as methods and examples spell it."""
+
+
 def doubling_error(full: Tensor, halves: Tensor) -> float:
     """Return the distance between a full step's end and that of two half steps.
 
-    Coordinates beyond 1 count relatively (002, equation (4.1)).
+    Coordinates beyond 1 count relatively (Koskela and Honkela 2020, equation (4.1)).
     """
     gap = (full - halves).div_(full.abs().clamp_(min=1))
     return float(torch.linalg.vector_norm(gap, dtype=torch.float64))
 
 
-class step_doubling:
-    """A learning rate that the method finds itself: one full step against two half steps.
+class StepDoubling:
+    """A learning rate that is adapted during training: one full step against two half steps.
 
     An iteration takes two releases, at the parameters and at the half step. Where the full step
-    and the two half steps end far apart, the learning rate falls, else it grows.
+    and the two half steps end far apart, the learning rate falls; otherwise it grows.
 
     Args:
         lr: the first learning rate.
@@ -118,7 +123,7 @@ class step_doubling:
         2
 
     Reference: Koskela and Honkela (2020), Learning Rate Adaptation for Differentially Private
-    Learning (002), Algorithm 2, equations (4.1) and (5.1), Section 4.2.
+    Learning, arXiv 1809.03832, Algorithm 2, equations (4.1) and (5.1), Section 4.2.
     """
 
     def __init__(
@@ -178,7 +183,7 @@ class step_doubling:
     def iterate(
         self,
         query: Callable[[], Release],
-        rule: Rule,
+        rule: UpdateRule,
         parameters: Parameters,
         rule_state: State,
         state: State,
@@ -186,7 +191,7 @@ class step_doubling:
     ) -> tuple[State, State, float]:
         """Query twice, move, and set the next learning rate."""
         if self._freeze is not None and step >= self._freeze:
-            ordinary = scheduled(self._frozen(state["lr"], parameters, step))
+            ordinary = Scheduled(self._frozen(state["lr"], parameters, step))
             return ordinary.iterate(query, rule, parameters, rule_state, state, step)
         lr, before = state["lr"], parameters.read()
         first = query()
@@ -228,3 +233,7 @@ class step_doubling:
         assert self._freeze is not None
         assert epoch is not None
         return lr / (1 + self._decay * (1 + (step - self._freeze) // epoch))
+
+
+step_doubling = StepDoubling
+"""Constructor of `StepDoubling`, as methods and examples spell it."""

@@ -57,13 +57,19 @@ def function_of_step(
 def inverse_sqrt(lr: float) -> Callable[[int], float]:
     """Return lr / sqrt(t), t counting steps from 1.
 
+    Args:
+        lr: the learning rate of the first step.
+
+    Returns:
+        The learning rate as a function of the step, counted from 0.
+
     Example:
         >>> from privada.updates import inverse_sqrt
         >>> inverse_sqrt(0.5)(3)
         0.25
 
-    Reference: Li et al. (2022), Private Adaptive Optimization with Side Information (000),
-    Theorem 2.
+    Reference: Li et al. (2022), Private Adaptive Optimization with Side Information,
+    arXiv 2202.05963, Theorem 2.
     """
     lr = positive("lr", lr)
     return lambda step: lr / math.sqrt(step + 1)
@@ -72,13 +78,20 @@ def inverse_sqrt(lr: float) -> Callable[[int], float]:
 def decaying(lr: float, a: float = 20.0, c: float = 1.0) -> Callable[[int], float]:
     """Return lr / sqrt(a + c t), t counting steps from 1.
 
+    Args:
+        lr: the numerator.
+        a, c: constants of the divisor.
+
+    Returns:
+        The learning rate as a function of the step, counted from 0.
+
     Example:
         >>> from privada.updates import decaying
         >>> decaying(1.0, a=3.0)(0)
         0.5
 
-    Reference: Wu et al. (2021), Adaptive Differentially Private Empirical Risk Minimization (003),
-    Sections 5.1 and 6, with a = 20 and c = 1.
+    Reference: Wu et al. (2021), Adaptive Differentially Private Empirical Risk Minimization,
+    arXiv 2110.07435, Sections 5.1 and 6, with a = 20 and c = 1.
     """
     lr, a, c = positive("lr", lr), not_negative("a", a), positive("c", c)
     return lambda step: lr / math.sqrt(a + c * (step + 1))
@@ -86,6 +99,14 @@ def decaying(lr: float, a: float = 20.0, c: float = 1.0) -> Callable[[int], floa
 
 def cosine(lr: float, steps: int, last: float = 0.01) -> Callable[[int], float]:
     """Return half a period of a cosine, from lr down to `last` times lr over `steps` steps.
+
+    Args:
+        lr: the learning rate of the first step.
+        steps: the number of steps.
+        last: the last learning rate as a part of the first.
+
+    Returns:
+        The learning rate as a function of the step, counted from 0.
 
     Edge cases: after `steps` steps it stays where it is.
 
@@ -126,6 +147,13 @@ def falling(lr: float, steps: int) -> Falling:
     The last steps are short, so that their noise does not stay in the model. Over the whole run
     noise adds up to as much as at a constant rate of lr / sqrt(3).
 
+    Args:
+        lr: the learning rate of the first step.
+        steps: the number of steps.
+
+    Returns:
+        The learning rate as a function of the step, counted from 0.
+
     Edge cases: after `steps` steps it stays at lr / steps.
 
     Example:
@@ -145,6 +173,13 @@ def falling(lr: float, steps: int) -> Falling:
 def warmed_up(lr: LearningRate, steps: int) -> Callable[[int], float]:
     """Return a learning rate that grows evenly over its first `steps` steps.
 
+    Args:
+        lr: a number or a function of the step.
+        steps: the number of steps of the warm-up.
+
+    Returns:
+        The learning rate as a function of the step, counted from 0.
+
     Example:
         >>> from privada.updates import warmed_up
         >>> warmed_up(0.4, steps=4)(0)
@@ -161,8 +196,14 @@ def from_torch(
 ) -> Callable[[int], float]:
     """Return the learning rates that a scheduler of torch.optim.lr_scheduler gives.
 
-    `scheduler` makes it from an optimiser. Schedulers that look at a metric cannot be used: there
-    is no metric on private data to look at for free.
+    Schedulers that read a metric cannot be used: a metric on private data is not free.
+
+    Args:
+        scheduler: a function that returns a scheduler for a given optimiser.
+        lr: the learning rate that it starts from.
+
+    Returns:
+        The learning rate as a function of the step, counted from 0.
 
     Example:
         >>> import torch

@@ -29,8 +29,11 @@ def checked_onto(onto: Projection | None) -> Projection | None:
     return onto
 
 
-class box:
+class Box:
     """The set of points with every coordinate between `low` and `high`.
+
+    Args:
+        low, high: the bounds.
 
     Edge cases: the nearest point is the same whatever the metric.
 
@@ -40,8 +43,8 @@ class box:
         >>> box(-1.0, 1.0).project(torch.tensor([0.5, 3.0]))
         tensor([0.5000, 1.0000])
 
-    Reference: Asi et al. (2021), Private Adaptive Gradient Methods for Convex Optimization (004),
-    Section 4.1.
+    Reference: Asi et al. (2021), Private Adaptive Gradient Methods for Convex Optimization,
+    arXiv 2106.13756, Section 4.1.
     """
 
     def __init__(self, low: float = -1.0, high: float = 1.0) -> None:
@@ -57,8 +60,15 @@ class box:
         return f"box({self._low}, {self._high})"
 
 
-class ball:
+box = Box
+"""Constructor of `Box`, as methods and examples spell it."""
+
+
+class Ball:
     """The set of points of Euclidean norm at most `radius`.
+
+    Args:
+        radius: of the ball.
 
     Edge cases: in a metric h the nearest point is h x / (h + mu), mu found by bisection in float64.
     Coordinates whose metric is 0 go to 0 if anything has to give.
@@ -69,8 +79,8 @@ class ball:
         >>> ball(1.0).project(torch.tensor([3.0, 4.0]))
         tensor([0.6000, 0.8000])
 
-    Reference: Asi et al. (2021), Private Adaptive Gradient Methods for Convex Optimization (004),
-    Section 2.
+    Reference: Asi et al. (2021), Private Adaptive Gradient Methods for Convex Optimization,
+    arXiv 2106.13756, Section 2.
     """
 
     def __init__(self, radius: float = 1.0) -> None:
@@ -102,8 +112,15 @@ class ball:
         return f"ball({self._radius})"
 
 
-class simplex:
+ball = Ball
+"""Constructor of `Ball`, as methods and examples spell it."""
+
+
+class Simplex:
     """The set of points with no negative coordinate and a sum of `total`.
+
+    Args:
+        total: the sum of the coordinates.
 
     Edge cases: in a metric h the nearest point is max(0, x - nu / h), nu found by bisection in
     float64. The metric must be positive.
@@ -114,8 +131,8 @@ class simplex:
         >>> simplex().project(torch.tensor([0.7, 0.7, -1.0]))
         tensor([0.5000, 0.5000, 0.0000])
 
-    Reference: Asi et al. (2021), Private Adaptive Gradient Methods for Convex Optimization (004),
-    Section 2.
+    Reference: Asi et al. (2021), Private Adaptive Gradient Methods for Convex Optimization,
+    arXiv 2106.13756, Section 2.
     """
 
     def __init__(self, total: float = 1.0) -> None:
@@ -138,3 +155,7 @@ class simplex:
 
     def __repr__(self) -> str:
         return f"simplex({self._total})"
+
+
+simplex = Simplex
+"""Constructor of `Simplex`, as methods and examples spell it."""

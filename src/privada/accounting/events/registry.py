@@ -3,6 +3,7 @@
 import json
 from collections import Counter
 from collections.abc import Iterable, Mapping
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -169,6 +170,7 @@ def _release(event: DpEvent) -> GaussianRelease:
     return found
 
 
+@lru_cache(maxsize=1024)
 def multiplier(event: DpEvent) -> float:
     """Return the noise multiplier of a Gaussian release."""
     return _release(event).noise_multiplier

@@ -1,0 +1,34 @@
+"""The ledger, and where it is kept.
+
+`ledger` checks each charge against budgets (`certification`) and keeps it in a storage (`storage`
+says what one has to do; `sqlite` is the default). `prepaid` is an account for what is charged
+elsewhere already.
+"""
+
+from privada.accounting.ledger.ledger import PURPOSES, ROW, Ledger, all_rows_of, dataset_of
+from privada.accounting.ledger.prepaid import Prepaid
+from privada.accounting.ledger.sqlite import SQLiteStorage
+from privada.accounting.ledger.storage import (
+    Busy,
+    Charge,
+    LedgerStorage,
+    ReadTransaction,
+    WriteTransaction,
+)
+from privada.accounting.reservations import Reservation
+
+__all__ = [
+    "PURPOSES",
+    "ROW",
+    "Busy",
+    "Charge",
+    "Ledger",
+    "LedgerStorage",
+    "Prepaid",
+    "ReadTransaction",
+    "Reservation",
+    "SQLiteStorage",
+    "WriteTransaction",
+    "all_rows_of",
+    "dataset_of",
+]

@@ -1,0 +1,90 @@
+"""Options that several commands have, each said once."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON and nothing else.")]
+TableFile = Annotated[
+    Path,
+    typer.Argument(
+        help="The table: .csv, .tsv, .jsonl or .txt (also compressed), .npz or .parquet; or a "
+        "folder with a subfolder of .txt files for each class."
+    ),
+]
+Epsilon = Annotated[
+    float | None, typer.Option(help="Privacy budget: the epsilon of everything together.")
+]
+Delta = Annotated[
+    float | None,
+    typer.Option(help="Privacy budget: delta. Default: the largest power of ten not above n^-1.1."),
+]
+Target = Annotated[str | None, typer.Option(help="Column to predict. Not needed with --schema.")]
+SchemaFile = Annotated[
+    str | None, typer.Option("--schema", help="Schema of the table; `privada schema` drafts one.")
+]
+ClassNames = Annotated[
+    list[str] | None,
+    typer.Option("--class", help="A class of the target; repeat for each."),
+]
+TextColumns = Annotated[
+    list[str] | None,
+    typer.Option(
+        help="A column of text, encoded as a bag of words; repeat for more. In .csv and .jsonl a "
+        "column whose first cell has five words or more is taken for text."
+    ),
+]
+MethodName = Annotated[str | None, typer.Option(help="Training method. Default: dp-adam-wosm.")]
+ModelName = Annotated[
+    str | None,
+    typer.Option(help="linear, mlp, or module:factory for a torch model. Default: linear."),
+]
+Hidden = Annotated[
+    list[int] | None,
+    typer.Option(help="Width of a hidden layer of an mlp; repeat for more layers. Default: 64."),
+]
+BatchSize = Annotated[
+    float | None,
+    typer.Option(
+        help="Expected batch size, in rows, or in persons with --person. Default: about 5 sqrt(n)."
+    ),
+]
+Epochs = Annotated[float | None, typer.Option(help="Passes over the training data. Default: 30.")]
+PublicTable = Annotated[
+    str | None,
+    typer.Option(
+        help="A public table with the same columns. It gives bounds and categories where there is "
+        "no --schema, public examples to methods that use them, and metrics."
+    ),
+]
+PublicRows = Annotated[
+    str | None,
+    typer.Option(
+        help="column=value: rows of the table that are public. They are used like --public and not "
+        "trained on."
+    ),
+]
+Unit = Annotated[
+    str | None,
+    typer.Option(help="What is protected, in words. Default: record, or person with --person."),
+]
+Person = Annotated[
+    str | None,
+    typer.Option(
+        help="Column that identifies a person. All rows of a person are protected together, and "
+        "the column is not a feature."
+    ),
+]
+RowsPerPerson = Annotated[
+    int | None,
+    typer.Option(help="Rows of a person that one step uses, at most. Default: 8."),
+]
+Seed = Annotated[
+    int | None,
+    typer.Option(help="Random seed, for experiments: the result is reproducible and not private."),
+]
+Config = Annotated[
+    Path | None,
+    typer.Option(help="TOML file with the same option names. The command line wins."),
+]

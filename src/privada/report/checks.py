@@ -1,0 +1,55 @@
+"""Checks of what an entry of the report is given."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from privada.core.errors import ArgumentError
+
+SERIES = ("epsilon", "lr", "noise_multiplier")
+
+
+def is_number(value: Any) -> bool:
+    """Return whether a value is a number, which True and False are not."""
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+def check_mapping(name: str, value: Any) -> Mapping[str, Any]:
+    """Return a value that maps names to values; raise ArgumentError for another."""
+    if not isinstance(value, Mapping) or not all(isinstance(key, str) for key in value):
+        raise ArgumentError(f"Expected {name} to map names to values, got {_short(value)}.")
+    return value
+
+
+def check_figures(name: str, figures: Any) -> None:
+    """Raise ArgumentError unless the values are numbers by name."""
+    for key, value in check_mapping(name, figures).items():
+        if not is_number(value):
+            raise ArgumentError(f"Expected {name} to be numbers, got {key}={_short(value)}.")
+
+
+def check_history(history: Any) -> None:
+    """Raise ArgumentError unless a history is a list of steps with all their numbers."""
+    if not isinstance(history, Sequence) or isinstance(history, str):
+        raise ArgumentError(f"Expected history to be a list of steps, got {_short(history)}.")
+    for step in history:
+        fields = step if isinstance(step, Mapping) else {}
+        if not all(is_number(fields.get(name)) for name in ("step", *SERIES)):
+            raise ArgumentError(
+                f"Expected each step of the history to have the numbers step, {', '.join(SERIES)}, "
+                f"got {_short(step)}."
+            )
+
+
+def check_candidates(tried: Any) -> None:
+    """Raise ArgumentError unless each candidate has settings and a score."""
+    for each in () if tried is None else tried:
+        fields = each if isinstance(each, Mapping) else {}
+        if not isinstance(fields.get("settings"), Mapping) or not is_number(fields.get("score")):
+            raise ArgumentError(
+                f"Expected each candidate tried to have settings and a score, got {_short(each)}."
+            )
+
+
+def _short(value: Any) -> str:
+    shown = repr(value)
+    return shown if len(shown) < 80 else f"{shown[:76]}..."

@@ -1,0 +1,93 @@
+"""How the runs went: epsilon, learning rate and noise against the steps."""
+
+from collections.abc import Sequence
+
+from privada.report import plots
+from privada.report.components import Cell, Charts, epsilon_figure, section, table
+from privada.report.entries import Entry
+from privada.report.ledgers import LedgerSummary
+from privada.report.markup import Content, Markup, element
+
+_ROWS_OF_HISTORY = 9
+# field of the history, title, name of the axis, caption
+_SMALL_CHARTS = (
+    ("lr", "Learning rate", "learning rate", "The learning rate of each step."),
+    (
+        "noise_multiplier",
+        "Noise",
+        "noise multiplier",
+        "The noise of each step, as a multiple of the clip norm.",
+    ),
+)
+
+
+def training(
+    entries: Sequence[Entry], ledgers: Sequence[LedgerSummary], charts: Charts
+) -> Markup | None:
+    """Return epsilon, learning rate and noise against the steps."""
+    if not any(entry.history for entry in entries):
+        return None
+    return section(
+        "training",
+        "Training",
+        _epsilon_chart(entries, ledgers, charts),
+        element("div", *_small_charts(entries, charts), class_="pair"),
+        element(
+            "details",
+            element("summary", "Some of these numbers"),
+            table(
+                ["run", "step", "epsilon", "learning rate", "noise multiplier"],
+                [row for entry in entries for row in _rows(entry)],
+                numbers=(1, 2, 3, 4),
+            ),
+            class_="numbers",
+        ),
+    )
+
+
+def _epsilon_chart(
+    entries: Sequence[Entry], ledgers: Sequence[LedgerSummary], charts: Charts
+) -> Content:
+    limits = {summary.budget for summary in ledgers}
+    limit = next(iter(limits)) if len(limits) == 1 else None
+    plot = plots.lines(entries, "epsilon", "epsilon", None if limit is None else limit.epsilon)
+    if plot is None:
+        return None
+    return charts.figure(
+        "plot-epsilon",
+        "Epsilon against steps",
+        plot,
+        "What everything on the ledger had cost after each step.",
+    )
+
+
+def _small_charts(entries: Sequence[Entry], charts: Charts) -> list[Markup]:
+    shown = []
+    for name, title, axis, caption in _SMALL_CHARTS:
+        plot = plots.lines(entries, name, axis)
+        if plot is not None:
+            plot["height"], plot["layout"]["showlegend"] = 280, False
+            shown.append(charts.figure(f"plot-{name.replace('_', '-')}", title, plot, caption))
+    return shown
+
+
+def _rows(entry: Entry) -> list[list[Cell]]:
+    """Return some steps of a history, spread evenly from the first to the last."""
+    last = len(entry.history) - 1
+    if last < 0:
+        return []
+    few = min(last, _ROWS_OF_HISTORY - 1)
+    steps = [
+        entry.history[place]
+        for place in sorted({round(last * n / max(1, few)) for n in range(few + 1)})
+    ]
+    return [
+        [
+            entry.name,
+            step["step"],
+            epsilon_figure(step["epsilon"]),
+            step["lr"],
+            step["noise_multiplier"],
+        ]
+        for step in steps
+    ]

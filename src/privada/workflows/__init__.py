@@ -1,0 +1,68 @@
+"""Workflows: what the command line does, as functions that a notebook can call.
+
+Each reads files, does the work and returns a value. They load what they need when first used.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from privada.workflows.demonstration import DemoResult, DemoRun, demo
+    from privada.workflows.ledger import ledger_contents
+    from privada.workflows.options import TrainOptions, TuneOptions, read_options
+    from privada.workflows.papers import Paper, find_papers
+    from privada.workflows.plan import plan_budget
+    from privada.workflows.report import write_report
+    from privada.workflows.schema import draft_schema
+    from privada.workflows.train import TrainedTable, train_table
+    from privada.workflows.tune import TunedTable, default_space, parse_space, tune_table
+
+__all__ = [
+    "DemoResult",
+    "DemoRun",
+    "Paper",
+    "TrainOptions",
+    "TrainedTable",
+    "TuneOptions",
+    "TunedTable",
+    "default_space",
+    "demo",
+    "draft_schema",
+    "find_papers",
+    "ledger_contents",
+    "parse_space",
+    "plan_budget",
+    "read_options",
+    "train_table",
+    "tune_table",
+    "write_report",
+]
+
+_HOMES = {
+    "DemoResult": "demonstration",
+    "DemoRun": "demonstration",
+    "Paper": "papers",
+    "TrainOptions": "options",
+    "TrainedTable": "train",
+    "TuneOptions": "options",
+    "TunedTable": "tune",
+    "default_space": "tune",
+    "demo": "demonstration",
+    "draft_schema": "schema",
+    "find_papers": "papers",
+    "ledger_contents": "ledger",
+    "parse_space": "tune",
+    "plan_budget": "plan",
+    "read_options": "options",
+    "train_table": "train",
+    "tune_table": "tune",
+    "write_report": "report",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOMES:
+        value = getattr(import_module(f"privada.workflows.{_HOMES[name]}"), name)
+        globals()[name] = value
+        return value
+    raise AttributeError(f"module 'privada.workflows' has no attribute {name!r}")

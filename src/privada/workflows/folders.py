@@ -1,0 +1,222 @@
+"""Output folders: written whole, or not at all; what they hold of a run, and of its ledger."""
+
+import json
+import os
+import shutil
+import tempfile
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from privada.accounting import Budget, Ledger
+from privada.accounting.events import Tally
+from privada.accounting.ledger import ROW
+from privada.core.errors import ArgumentError, CheckpointError, LedgerError
+from privada.tables.files import write_durably
+from privada.workflows.charges import count_charges, holds_charges
+from privada.workflows.options import TrainOptions
+
+LEDGER = "ledger"
+_CHECKPOINT, _CONFIG, _SCHEMA, _ANSWERS = "checkpoint", "config.json", "schema.toml", "answers.json"
+_STATEMENT = "statement.json"
+
+
+def refuse_existing(folder: Path) -> None:
+    """Raise if an output folder exists already, or cannot be made."""
+    if folder.exists():
+        advice = "Give another --output."
+        if holds_charges(folder / LEDGER):
+            path = str(folder / LEDGER)
+            advice = (
+                "Keep it: its ledger says what was spent on these records. Go on with a stopped "
+                f"run by --resume, or give another --output and --ledger {path}, which adds up."
+            )
+        raise ArgumentError(f"Expected a new folder, got {str(folder)!r}, which exists. {advice}")
+    try:
+        with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f".{folder.name}."):
+            pass
+    except OSError as error:
+        raise ArgumentError(
+            f"Cannot write to {str(folder)!r}: {error.strerror}. Check that the folder around it "
+            "exists and may be written."
+        ) from error
+
+
+@contextmanager
+def new_folder(folder: Path) -> Iterator[Path]:
+    """Yield a draft that becomes the folder at the end, and is removed if something fails."""
+    refuse_existing(folder)
+    draft = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f".{folder.name}."))
+    try:
+        yield draft
+        draft.chmod(0o755)
+        draft.rename(folder)
+    except BaseException:
+        shutil.rmtree(draft, ignore_errors=True)
+        raise
+
+
+@contextmanager
+def writing(folder: Path) -> Iterator[None]:
+    """Say in words that a file of a folder cannot be written."""
+    from safetensors import SafetensorError
+
+    try:
+        yield
+    except (OSError, SafetensorError) as error:
+        words = getattr(error, "strerror", None) or error
+        raise ArgumentError(
+            f"Cannot write to {str(folder)!r}: {words}. Make room, or check that it may be written."
+        ) from error
+
+
+@dataclass(frozen=True)
+class RunFolder:
+    """The output folder of one training run, and the ledger that the run is charged to."""
+
+    path: Path
+    options: TrainOptions
+
+    @classmethod
+    def create(cls, path: Path, options: TrainOptions) -> "RunFolder":
+        """Make a new folder."""
+        refuse_existing(path)
+        with writing(path):
+            path.mkdir()
+        return cls(path, options)
+
+    @classmethod
+    def reopen(cls, path: Path, options: TrainOptions) -> "RunFolder":
+        """Return the folder of a run that was stopped."""
+        done = (path / _STATEMENT).exists() and not (path / _CHECKPOINT).exists()
+        if done or not (path / _CONFIG).exists():
+            raise CheckpointError(
+                f"Expected an unfinished run in {str(path)!r}, got none. Start one without "
+                "--resume, in another folder if this one exists."
+            )
+        folder = cls(path, options)
+        began = folder.facts().get("person")
+        if began != options.person:
+            how = "without --person" if began is None else f"with --person {began}"
+            raise ArgumentError(
+                f"Expected the run in {str(path)!r} to go on {how}, as it was begun, got "
+                f"{options.person!r}: what is protected stays the same. Start another run instead."
+            )
+        return folder
+
+    # ------------------------------------------------------------------ files
+
+    @property
+    def checkpoint(self) -> Path:
+        """Where training goes on from."""
+        return self.path / _CHECKPOINT
+
+    @property
+    def schema(self) -> Path:
+        """What the columns are, once that is known."""
+        return self.path / _SCHEMA
+
+    @property
+    def answers(self) -> Path:
+        """What charged queries have found."""
+        return self.path / _ANSWERS
+
+    @property
+    def may_be_charged(self) -> bool:
+        """Whether something may have been charged: before either file, nothing was."""
+        return self.answers.exists() or self.checkpoint.exists()
+
+    def remove_if_unpaid(self) -> None:
+        """Remove the folder, unless its ledger holds charges."""
+        if not holds_charges(self.path / LEDGER):
+            shutil.rmtree(self.path)
+
+    def facts(self, **kinds: type) -> dict[str, Any]:
+        """Return what the folder says of its run, which must have parts of the given types."""
+        path = self.path / _CONFIG
+        try:
+            facts = dict(json.loads(path.read_text(encoding="utf-8")))
+            if not all(isinstance(facts[name], kind) for name, kind in kinds.items()):
+                raise TypeError
+            return facts
+        except (OSError, ValueError, TypeError, KeyError) as error:
+            raise CheckpointError(
+                f"Cannot read {str(path)!r}, which says how the run was begun: "
+                f"{type(error).__name__}. Restore it from a copy, and keep the folder: its "
+                "ledger says what was spent."
+            ) from None
+
+    def keep_facts(self, facts: dict[str, Any]) -> None:
+        """Write what is known of the run, durably."""
+        write_durably(self.path / _CONFIG, json.dumps(facts, indent=2) + "\n")
+
+    def run_name(self, table: Path) -> str:
+        """Return the name that all of it is charged under, kept in the folder."""
+        if (self.path / _CONFIG).exists():
+            return str(self.facts(run=str)["run"])
+        name = f"{self.options.method or 'dp-adam-wosm'}-{os.urandom(4).hex()}"
+        self.keep_facts({"run": name, "table": table.name, **asdict(self.options)})
+        return name
+
+    # ------------------------------------------------------------------ the ledger
+
+    @property
+    def ledger_path(self) -> Path:
+        """The ledger's file: the one that was given, or one in the folder."""
+        given = self.options.ledger
+        return self.path / LEDGER if given is None else Path(given)
+
+    def check_ledger(self) -> None:
+        """Raise if the ledger is not that of the run, or holds charges for another unit.
+
+        Nothing is read of the table before that.
+        """
+        path = self.ledger_path
+        if path.exists():
+            with Ledger(path) as ledger:
+                ledger.check_unit(self.options.charged_unit)
+        elif self.may_be_charged:
+            began = self.facts().get("ledger") or self.path / LEDGER
+            raise LedgerError(
+                f"Expected the ledger of the run in {str(self.path)!r}, got {str(path)!r}, which "
+                f"does not exist. Give the one it was begun with, --ledger {began}, or restore "
+                "that from a copy. A new one would forget what was spent."
+            )
+
+    def open_ledger(self, budget: Budget, dataset: str) -> Ledger:
+        """Return the ledger, a new one with a budget if there is none."""
+        path = self.ledger_path
+        return Ledger(path) if path.exists() else Ledger(path, budget, dataset=dataset)
+
+    def copy_ledger(self, budget: Budget) -> Ledger:
+        """Return a ledger in memory that holds what the file does, an empty one without a file."""
+        path = self.ledger_path
+        if not path.exists():
+            return Ledger(None, budget)
+        with Ledger(path) as ledger:
+            copy = Ledger(None, ledger.budget, dataset=ledger.dataset)
+            held: dict[tuple[str, str], Tally] = defaultdict(Counter)
+            for charge in ledger.charges():
+                held[charge.run, charge.purpose][charge.event] += charge.count
+            for (run, purpose), tally in held.items():
+                copy.charge(tally, run=run, purpose=purpose, unit=ledger.unit or ROW)
+        return copy
+
+    def charged_in_words(self, run: str) -> str:
+        """Return in words what a run was charged, nothing if the ledger holds none of it.
+
+        Once training has begun, its settings are fixed.
+        """
+        charged = count_charges(self.ledger_path, run)
+        if not charged:
+            return ""
+        many = "release" if charged == 1 else "releases"
+        begun = self.checkpoint.exists()
+        return (
+            f"What run {run!r} was charged before stays charged, {charged:,} {many} on the ledger "
+            f"{str(self.ledger_path)!r}: keep the folder, and go on with --resume"
+            f"{'' if begun else ', which takes other options too'}."
+        )

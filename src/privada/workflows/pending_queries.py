@@ -1,0 +1,236 @@
+"""What is not known of a private table yet, and the charged queries that find it."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from privada import tables
+from privada.accounting import Budget, Ledger
+from privada.accounting.events import Tally
+from privada.core.errors import ArgumentError, DataError
+from privada.tables.private_bounds import bounds_question
+from privada.tables.private_classes import classes_question
+from privada.workflows.options import TableOptions
+from privada.workflows.table_rows import TableRows, target_name
+
+Target = tables.Classes | tables.Range
+
+
+@dataclass(frozen=True)
+class TrainingData:
+    """The private records and the public ones, encoded.
+
+    `population` is how many units the table has: private records, or persons. Records without a
+    class that is known are not in `train`, and `persons` has no identifier for them. `assumptions`
+    are what the schema rests on, in words.
+    """
+
+    train: tuple[Any, Any]
+    public: tuple[Any, Any] | None
+    schema: tables.Schema
+    population: int
+    assumptions: tuple[str, ...]
+    persons: NDArray[Any] | None = None
+
+    @property
+    def leaves_out(self) -> bool:
+        """Whether records may have been left out, so that how many there are is private."""
+        return getattr(self.schema.target, "others", "refuse") == "leave-out"
+
+    @property
+    def outputs(self) -> int:
+        """How many numbers a model has to return."""
+        target = self.schema.target
+        return len(target.classes) if isinstance(target, tables.Classes) else 1
+
+
+@dataclass(frozen=True)
+class PendingQueries:
+    """What is not known of the private rows yet, and the queries that find it.
+
+    `target` is None where its classes are not known; `answers` holds what was answered before;
+    `unit` is what a person is called, None if queries protect rows.
+    """
+
+    target: Target | None
+    queries: tables.QueryPlan
+    answers: tables.AnswerCache
+    unit: str | None
+
+    def unpaid(self, schema: tables.Schema, ledger: Ledger, run: str) -> Tally:
+        """Return what is still to be charged, by a schema with the columns that are asked for."""
+        classes = bounds = False
+        if self.queries.classes is not None:
+            asked = classes_question(self.queries.classes, unit=self.unit)
+            classes = self.answers.will_charge(asked, ledger=ledger, run=run)
+        if self.queries.bounds:
+            asked = bounds_question(schema, unit=self.unit)
+            bounds = self.answers.will_charge(asked, ledger=ledger, run=run, default={})
+        return self.queries.tally(classes=classes, bounds=bounds)
+
+
+def pending_queries(
+    rows: TableRows, options: TableOptions, budget: Budget, answers: tables.AnswerCache
+) -> PendingQueries:
+    """Return what is to be found by charged queries; refuse what cannot be, before any of them."""
+    target = _known_target(rows.types, options) if rows.schema is None else rows.schema.target
+    schema = _provisional_schema(rows, options, target)
+    queries = tables.plan_queries(
+        rows.units,
+        budget,
+        classes=target_name(options) if target is None else None,
+        bounds=schema.pending,
+    )
+    unit = None if options.person is None else options.unit
+    return PendingQueries(target, queries, answers, unit)
+
+
+def dry_run_data(
+    rows: TableRows, options: TableOptions, pending: PendingQueries, ledger: Ledger, run: str
+) -> TrainingData:
+    """Return records by a schema with made-up bounds and classes.
+
+    What is wrong with the table, and with what is made of it, then shows before it is paid for. The
+    ledger, which is a copy, is charged as it will be.
+    """
+    sketch = _provisional_schema(rows, options, pending.target)
+    ledger.charge(
+        pending.unpaid(sketch, ledger, run),
+        run=run,
+        purpose="statistics",
+        unit=options.charged_unit,
+    )
+    schema = sketch.with_bounds(dict.fromkeys(sketch.pending, (0.0, 1.0)))
+    if pending.target is None:
+        targets = np.arange(rows.private.size) % 2
+        train = tables.encode_inputs(rows.private, schema), targets
+        persons = tables.identifiers(rows.private, schema)
+        return TrainingData(train, _public_data(rows, schema), schema, rows.units, (), persons)
+    return _encoded(rows, schema, ())
+
+
+def ask_and_encode(
+    rows: TableRows, options: TableOptions, pending: PendingQueries, *, ledger: Ledger, run: str
+) -> TrainingData:
+    """Return the records, encoded; bounds and classes that no one knows are estimated, charged."""
+    schema, said = rows.schema, rows.assumptions
+    if schema is None:
+        target = pending.target or _found_classes(rows, options, pending, ledger, run)
+        schema = _schema_of_types(rows.types, options, target)
+    if pending.queries.bounds:
+        schema = tables.estimate_bounds(
+            rows.private, schema, ledger=ledger, run=run, seed=options.seed,
+            noise_multiplier=pending.queries.noise_multiplier, answers=pending.answers,
+            unit=options.unit,
+        )  # fmt: skip
+    schema = tables.default_bounds(schema)
+    if schema.defaulted:
+        said = (*said, _defaults(schema.defaulted))
+    return _encoded(rows, schema, said)
+
+
+def encode_known(rows: TableRows, options: TableOptions) -> TrainingData:
+    """Return the records of a table of which everything is known, encoded; refuse others."""
+    schema, said = rows.schema, rows.assumptions
+    if schema is None:
+        target = _known_target(rows.types, options)
+        if target is None:
+            raise ArgumentError(
+                f"Expected the classes of {options.target!r} to be known before a search, got "
+                "none. Name them with --class, once for each, or give --schema or --public."
+            )
+        schema = _schema_of_types(rows.types, options, target)
+    if schema.pending:
+        raise ArgumentError(
+            f"Expected bounds of {', '.join(map(repr, schema.pending))} to be known before a "
+            "search, got none. Give --schema with low and high, or --public."
+        )
+    return _encoded(rows, schema, said)
+
+
+def _encoded(rows: TableRows, schema: tables.Schema, assumptions: tuple[str, ...]) -> TrainingData:
+    encoded = tables.encode(rows.private, schema)
+    return TrainingData(
+        train=encoded.data,
+        public=_public_data(rows, schema),
+        schema=schema,
+        population=rows.units,
+        assumptions=assumptions,
+        persons=encoded.groups,
+    )
+
+
+def _public_data(rows: TableRows, schema: tables.Schema) -> tuple[Any, Any] | None:
+    """Return the public rows, encoded; whose they are does not matter, and may be absent."""
+    if rows.public is None:
+        return None
+    if schema.person is not None:
+        schema = replace(schema, columns={**schema.columns, schema.person: tables.Ignore()})
+    return tables.encode(rows.public, schema).data
+
+
+def _defaults(columns: tuple[str, ...]) -> str:
+    return (
+        f"No bounds were found for {', '.join(map(repr, columns))} in the noise, or could be: "
+        "they are clipped to default bounds, 2^20 either way on the log scale."
+    )
+
+
+def _provisional_schema(
+    rows: TableRows, options: TableOptions, target: Target | None
+) -> tables.Schema:
+    """Return the schema with bounds to be estimated, and made-up classes if none are known."""
+    if rows.schema is not None:
+        return rows.schema
+    made_up = tables.Classes(target_name(options), ("0", "1"))
+    return _schema_of_types(rows.types, options, target or made_up)
+
+
+def _known_target(types: Mapping[str, str | int], options: TableOptions) -> Target | None:
+    """Return the target, None if its classes are to be found."""
+    name = target_name(options)
+    if options.classes:
+        return tables.Classes(name, options.classes)
+    return tables.Range(name, bounds="estimate") if types[name] == "number" else None
+
+
+def _found_classes(
+    rows: TableRows, options: TableOptions, pending: PendingQueries, ledger: Ledger, run: str
+) -> tables.Classes:
+    column = target_name(options)
+    found = tables.estimate_classes(
+        rows.private, column, ledger=ledger, run=run, seed=options.seed,
+        noise_multiplier=pending.queries.noise_multiplier, answers=pending.answers,
+        groups=rows.persons, unit=options.unit,
+    )  # fmt: skip
+    if len(found) < 2:
+        raise DataError(
+            f"Expected at least two classes of {column!r} to stand out of the noise, got "
+            f"{len(found)}. Name the classes: --class, once for each."
+        )
+    return tables.Classes(column, found, others="leave-out")
+
+
+def _schema_of_types(
+    types: Mapping[str, str | int], options: TableOptions, target: Target
+) -> tables.Schema:
+    """Return a schema from names and types alone; bounds are left to a query."""
+    kinds: dict[str, Callable[[], Any]] = {
+        "number": lambda: tables.Number(bounds="estimate"),
+        "text": tables.Hashed,
+        "words": tables.Text,
+    }
+    columns = {}
+    for name, kind in types.items():
+        if isinstance(kind, int):
+            raise ArgumentError(
+                f"Expected a schema for the matrix {name!r}, whose bounds cannot be estimated. "
+                "Draft one: privada schema."
+            )
+        if name != options.target:
+            columns[name] = kinds[kind]()
+    schema = tables.Schema(target, columns)
+    return schema if options.person is None else schema.with_person(options.person)

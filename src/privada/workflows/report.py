@@ -1,0 +1,64 @@
+"""One page for people, from the folders that training and tuning write."""
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+from privada.accounting import Ledger
+from privada.core.errors import ArgumentError
+from privada.report import Entry, write
+
+
+def write_report(
+    folders: Sequence[str | os.PathLike[str]] = (),
+    output: str | os.PathLike[str] = "report.html",
+    *,
+    ledger: str | os.PathLike[str] | None = None,
+    title: str | None = None,
+) -> Path:
+    """Write one HTML page about output folders of runs, and return its path.
+
+    This is what `privada report` does.
+
+    Args:
+        folders: output folders of `train_table` and `tune_table`.
+        output: the page, an .html file.
+        ledger: a ledger file, to show what is spent and left by now.
+        title: the page's heading.
+
+    Returns:
+        The path of the page.
+
+    Guarantee: no private value is read; the page shows statements, public metrics and settings.
+
+    Edge cases: neither folders nor a ledger, and a ledger that does not exist, are refused.
+
+    Example:
+        >>> import privada as pv
+        >>> with pv.Ledger("patients.ledger", pv.Budget(3.0, 1e-5), dataset="patients"):
+        ...     pass
+        >>> pv.workflows.write_report(output="page.html", ledger="patients.ledger").name
+        'page.html'
+    """
+    places = [Path(folder) for folder in folders]
+    if not places and ledger is None:
+        raise ArgumentError(
+            "Expected output folders of runs or a --ledger, got neither. Give the --output of a "
+            "run."
+        )
+    names = [place.resolve().name for place in places]
+    alike = {name for name in names if names.count(name) > 1}
+    entries = [
+        Entry.of_folder(place, name=str(place) if name in alike else None)
+        for place, name in zip(places, names, strict=True)
+    ]
+    if ledger is None:
+        return write(entries, Path(output), title=title)
+    path = Path(ledger)
+    if not path.is_file():  # a ledger that is not there would be made
+        raise ArgumentError(
+            f"Expected a ledger at {str(path)!r}, got "
+            f"{'something else' if path.exists() else 'no file'}. Check the path."
+        )
+    with Ledger(path) as opened:
+        return write(entries, Path(output), title=title, ledger=opened)

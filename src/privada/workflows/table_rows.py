@@ -1,0 +1,220 @@
+"""The rows of a private table and what is known of its columns, before any query is charged."""
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from privada import tables
+from privada.core.errors import ArgumentError, DataError
+from privada.tables.encoding import public_texts
+from privada.workflows.options import TableOptions
+
+_TOLD = "What the columns are, their bounds and classes, was said without looking at these records."
+_TYPES = "The names and types of the columns are public."
+
+
+_Options = TypeVar("_Options", bound=TableOptions)
+
+
+@dataclass(frozen=True)
+class TableRows:
+    """The private rows of a table and the public ones, not encoded yet.
+
+    `schema` is what is known of them; without it, `types` say what can be known for nothing.
+    `persons` has the identifier of the person of each private row, None if each row is a unit of
+    its own.
+    """
+
+    private: tables.Table
+    public: tables.Table | None
+    schema: tables.Schema | None
+    types: dict[str, str | int]
+    assumptions: tuple[str, ...]
+    persons: NDArray[Any] | None = None
+
+    @property
+    def complete(self) -> bool:
+        """Whether nothing is left to be found by a charged query."""
+        return self.schema is not None and not self.schema.pending
+
+    @property
+    def units(self) -> int:
+        """How many units the promise protects: private rows, or the persons who have them."""
+        return self.private.size if self.persons is None else len(set(self.persons.tolist()))
+
+
+def with_person_of_schema(options: _Options) -> _Options:
+    """Return the options with the column of persons that their schema names, if it names one.
+
+    So a schema that says whose a row is protects persons, whatever else is asked for.
+    """
+    named = None if options.schema is None else tables.Schema.read(options.schema).person
+    if named is None or options.person == named:
+        return options
+    if options.person is not None:
+        raise ArgumentError(
+            f"Expected --person to be left out or {named!r}, as the schema says, got "
+            f"{options.person!r}."
+        )
+    return replace(options, person=named)
+
+
+def read_rows(path: Path, options: TableOptions, known: Path | None = None) -> TableRows:
+    """Return the rows and what is known of them without a look at private values.
+
+    `known` is the schema of a run that is resumed, if there is such a file.
+    """
+    schema = _given_schema(options, known)
+    said: tuple[str, ...] = (_TOLD,)
+    table = tables.read(path, schema=schema)
+    if options.person is not None:
+        _check_person(table, options.person)
+    chosen = _public_rows(table, options)
+    private, public = table, None
+    if chosen is not None:
+        private, public = table.take(~chosen), table.take(chosen)
+    if options.public is not None:
+        if public is not None:
+            raise ArgumentError("Expected one of --public and --public-rows, got both.")
+        public = _public_table(path, private, options, schema)
+    if schema is not None:
+        _refuse_private_texts(schema, path, private)
+    types: dict[str, str | int] = {}
+    if schema is None:
+        types, said = _types(path, options), (_TYPES,)
+        if public is not None:
+            schema, said = _schema_of_public_rows(public, options)
+    persons = None if options.person is None else private.texts(options.person)
+    if options.person is not None:
+        said = (
+            *said,
+            f"Rows with one value of column {options.person!r} are one {options.unit}'s.",
+        )
+    return TableRows(private, public, schema, types, said, persons)
+
+
+def target_name(options: TableOptions) -> str:
+    """Return the target's column, which is known where there is no schema."""
+    assert options.target is not None
+    return options.target
+
+
+def _given_schema(options: TableOptions, known: Path | None) -> tables.Schema | None:
+    if known is not None and known.exists():
+        return tables.Schema.read(known)
+    if options.schema is None:
+        return None
+    schema = tables.Schema.read(options.schema)
+    if options.target not in (None, schema.target.column):
+        raise ArgumentError(
+            f"Expected --target to be left out or {schema.target.column!r}, as the schema says, "
+            f"got {options.target!r}."
+        )
+    return schema if options.person is None else schema.with_person(options.person)
+
+
+def _check_person(table: tables.Table, person: str) -> None:
+    if person not in table.names:
+        named = f" Its columns: {', '.join(table.names)}." if table.has_header else ""
+        raise ArgumentError(
+            f"Expected --person to be a column of the table, got {person!r}.{named}"
+        )
+
+
+# ---------------------------------------------------------------------- public rows
+
+
+def _public_table(
+    path: Path, private: tables.Table, options: TableOptions, schema: tables.Schema | None
+) -> tables.Table:
+    assert options.public is not None
+    _refuse_same_file("--public", Path(options.public), path)
+    public = tables.read(Path(options.public), schema=schema)
+    # identifiers must not hide that rows are shared
+    shown, hidden = (_without_person(each, options.person) for each in (public, private))
+    tables.refuse_overlap(shown, hidden, schema)
+    return public
+
+
+def _without_person(table: tables.Table, person: str | None) -> tables.Table:
+    kept = {name: values for name, values in table.columns.items() if name != person}
+    if not kept:
+        raise DataError(f"Expected other columns than {person!r} in a table, got none.")
+    return tables.Table.of_columns(kept, has_header=table.has_header)
+
+
+def _refuse_same_file(name: str, public: Path, private: Path) -> None:
+    if public.exists() and public.samefile(private):
+        raise ArgumentError(
+            f"Expected {name} to be a public table, got {str(public)!r}, which is the private one."
+        )
+
+
+def _refuse_private_texts(schema: tables.Schema, path: Path, private: tables.Table) -> None:
+    """Raise if text that was declared public, to weigh words by, is the private text."""
+    for name, kind in schema.columns.items():
+        if isinstance(kind, tables.Text) and kind.public_text is not None:
+            _refuse_same_file(f"public_text of {name!r}", schema.folder / kind.public_text, path)
+            shown = tables.Table({name: public_texts(name, kind, schema)})
+            tables.refuse_overlap(shown, tables.Table({name: private.texts(name)}))
+
+
+def _public_rows(table: tables.Table, options: TableOptions) -> NDArray[np.bool_] | None:
+    """Return which rows were declared public, None if none were."""
+    if options.public_rows is None:
+        return None
+    name, equals, value = options.public_rows.partition("=")
+    if not equals or name not in table.names:
+        raise ArgumentError(
+            f"Expected --public-rows column=value with a column of the table, got "
+            f"{options.public_rows!r}."
+        )
+    chosen = np.asarray(table.texts(name) == value, dtype=bool)
+    if not chosen.any() or chosen.all():
+        raise ArgumentError(
+            f"Expected --public-rows to choose some rows and leave some, got "
+            f"{options.public_rows!r}, which chooses {int(chosen.sum())} of {table.size}."
+        )
+    return chosen
+
+
+def _types(path: Path, options: TableOptions) -> dict[str, str | int]:
+    """Return the types of the columns, as far as names and types alone say."""
+    if options.target is None:
+        raise ArgumentError("Expected --target, or --schema, got neither.")
+    types = tables.column_types(path)
+    types.pop(options.person or "", None)
+    if options.target not in types:
+        raise ArgumentError(
+            f"Expected --target to be a column of {path.name}, got {options.target!r}. Its "
+            f"columns: {', '.join(types)}."
+        )
+    for name in options.text:
+        if types.get(name) not in ("text", "words") or name == options.target:
+            raise ArgumentError(
+                f"Expected --text to be a column of text other than the target, got {name!r}."
+            )
+    return types | dict.fromkeys(options.text, "words")
+
+
+def _schema_of_public_rows(
+    public: tables.Table, options: TableOptions
+) -> tuple[tables.Schema, tuple[str, ...]]:
+    """Return a schema from public rows, and what it rests on."""
+    target = target_name(options)
+    shown = _without_person(public, options.person)
+    drafted = tables.infer_schema(shown, target=target, public=True)
+    columns = {**drafted.columns, **{name: tables.Text() for name in options.text}}
+    drafted = replace(drafted, columns=columns)
+    if options.classes:
+        drafted = replace(drafted, target=tables.Classes(target, options.classes))
+    said = (
+        f"Bounds, categories and classes are those of {public.size:,} rows that were declared "
+        "public."
+    )
+    if options.person is not None:
+        drafted = drafted.with_person(options.person)
+    return drafted, (said,)
