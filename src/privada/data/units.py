@@ -1,7 +1,7 @@
 """Units of privacy: what the promise protects is a row, or all rows of one person."""
 
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,8 +15,9 @@ from privada.data.records import Indices
 ROWS_PER_UNIT = 8
 
 
+@runtime_checkable
 class Units(Protocol):
-    """Which rows belong to one unit."""
+    """Which rows belong to one unit: `groups=` takes one, in the place of identifiers."""
 
     @property
     def size(self) -> int:
@@ -25,6 +26,10 @@ class Units(Protocol):
     @property
     def rows_per_unit(self) -> int:
         """The most rows of a unit that one look takes."""
+
+    @property
+    def row_count(self) -> int:
+        """The number of rows of all units."""
 
     @property
     def grouped(self) -> bool:
@@ -51,6 +56,11 @@ class RowUnits:
     size: int
     rows_per_unit: int = 1
     grouped: bool = False
+
+    @property
+    def row_count(self) -> int:
+        """As many as there are units."""
+        return self.size
 
     def rows(self, units: Indices, rng: RandomSource) -> tuple[Indices, NDArray[np.int64] | None]:
         """Return the units themselves."""
@@ -148,7 +158,15 @@ def units_of(rows: int, groups: Any, rows_per_unit: int | None) -> Units:
                 f"{shown(rows_per_unit)}. Give groups, one identifier for each row."
             )
         return RowUnits(rows)
-    made = GroupedUnits(groups, ROWS_PER_UNIT if rows_per_unit is None else rows_per_unit)
+    if isinstance(groups, Units) and not isinstance(groups, type):
+        if rows_per_unit not in (None, groups.rows_per_unit):
+            raise ArgumentError(
+                f"Expected rows_per_unit to be left out or {groups.rows_per_unit}, as the units "
+                f"say, got rows_per_unit={shown(rows_per_unit)}."
+            )
+        made: Units = groups
+    else:
+        made = GroupedUnits(groups, ROWS_PER_UNIT if rows_per_unit is None else rows_per_unit)
     if made.row_count != rows:
         raise ArgumentError(
             f"Expected groups to have one identifier for each of {rows:,} rows, got "

@@ -1,6 +1,7 @@
-"""The parts of a private run put together and priced, before any data."""
+"""The parts of a run put together and priced, before any data: participation, clip, noise, unit."""
 
 from privada.mechanism.mechanism import Mechanism, Parts
 from privada.mechanism.releases import Releases
+from privada.noise import Independent, Noise
 
-__all__ = ["Mechanism", "Parts", "Releases"]
+__all__ = ["Independent", "Mechanism", "Noise", "Parts", "Releases"]

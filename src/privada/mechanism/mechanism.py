@@ -91,7 +91,7 @@ class Mechanism:
     )
 
     def __post_init__(self) -> None:
-        positive("batch_size", self.batch_size)
+        object.__setattr__(self, "batch_size", positive("batch_size", self.batch_size))
         positive("clip", self.clip)
         positive("noise_multiplier", self.noise_multiplier)
         checked(self.clipping).expected_terms(

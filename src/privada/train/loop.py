@@ -21,8 +21,8 @@ from privada.core.deprecation import renamed_argument
 from privada.core.errors import ArgumentError
 from privada.core.validation import positive, shown
 from privada.data import Collate, Transform
+from privada.mechanism import Independent, Noise
 from privada.methods import Parts
-from privada.noise import Independent, Noise
 from privada.objective import objective
 from privada.participation import Participation, participation
 from privada.preconditioning import Preconditioner, isotropic

@@ -11,7 +11,7 @@ from privada.accounting import Budget, Ledger
 from privada.core.errors import ArgumentError
 from privada.core.validation import integer, positive, printable_text, probability, shown
 from privada.data import Collate, Transform
-from privada.noise import Independent, Noise
+from privada.mechanism import Independent, Noise
 from privada.objective import Objective
 from privada.participation import Participation
 from privada.query.executor import Execution

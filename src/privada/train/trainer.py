@@ -18,8 +18,8 @@ from privada.core.deprecation import renamed
 from privada.core.errors import ArgumentError
 from privada.core.validation import integer, shown
 from privada.data import Collate, Transform
+from privada.mechanism import Independent, Noise
 from privada.methods import Method
-from privada.noise import Independent, Noise
 from privada.objective import objective
 from privada.participation import Participation, participation
 from privada.query.executor import Execution
