@@ -61,7 +61,7 @@ def peak(case: Case, name: str) -> float:
     What the set-up held for a while is not counted, nor are the pages of libraries' code, which
     come with the first call of whatever is in them and are shared between processes.
     """
-    before = _memory("VmRSS") - _memory("RssFile")
+    before = _workspace("VmRSS") - _workspace("RssFile")
     step = (jax_privacy_here if name == "jax-privacy" else CONTENDERS[name])(case)
     step()
     gc.collect()
@@ -69,10 +69,10 @@ def peak(case: Case, name: str) -> float:
     Path("/proc/self/clear_refs").write_text("5")  # forget the peak so far
     for _ in range(3):
         step()
-    return (_memory("VmHWM") - _memory("RssFile") - before) * 1024 / 1e6
+    return (_workspace("VmHWM") - _workspace("RssFile") - before) * 1024 / 1e6
 
 
-def _memory(field: str) -> int:
+def _workspace(field: str) -> int:
     """Return a field of this process's memory in kilobytes."""
     lines = Path("/proc/self/status").read_text().splitlines()
     return int(dict(line.split(":", 1) for line in lines)[field].split()[0])

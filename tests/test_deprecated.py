@@ -7,6 +7,7 @@ import torch
 
 import privada
 from privada import methods, preconditioning, updates
+from privada.core.randomness import SeededSource
 
 # module, former name, present module, present name
 RENAMED = [
@@ -156,6 +157,16 @@ def test_the_former_ways_to_ask_a_trainer_work():
     with pytest.warns(DeprecationWarning, match=r"Gate\.settle is now called"):
         query.settle()
     assert sum(trainer.ledger.totals().values()) == 1
+
+
+def test_the_former_names_of_clippings_work():
+    clipping, rng = privada.clipping.microbatches(2), SeededSource(0, "sampling")
+    with pytest.warns(DeprecationWarning, match=r"Clipping\.terms is now called .*expected_terms"):
+        assert clipping.terms(10) == clipping.expected_terms(10) == 5
+    with pytest.warns(DeprecationWarning, match=r"Clipping\.deal is now .*assign_microbatches"):
+        found = clipping.deal(6, 10, rng)
+    expected = clipping.assign_microbatches(6, 10, SeededSource(0, "sampling"))
+    assert torch.equal(found, expected)
 
 
 def test_the_final_parameters_of_a_rule_were_called_its_answer():

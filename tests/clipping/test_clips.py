@@ -25,10 +25,10 @@ from privada.clipping import (
     threshold,
 )
 from privada.clipping.bounds import Automatic, Threshold
-from privada.clipping.contributions import Outer
 from privada.clipping.norms import lengths, rounding_of
 from privada.clipping.one_pass import OnePassEngine
-from privada.clipping.pieces import Piece
+from privada.clipping.outer_products import OuterProductGrad
+from privada.clipping.parameter_views import ParameterView
 from privada.clipping.reference import PerExampleEngine
 from privada.core.errors import ArgumentError
 from privada.core.randomness import SecureSource, SeededSource
@@ -108,7 +108,7 @@ def test_what_is_no_bound_is_refused(wrong):
 
 def test_microbatches_larger_than_a_batch_are_refused():
     with pytest.raises(ArgumentError, match=r"Expected size <= batch_size \(3\), got size=4"):
-        microbatches(4).terms(3)
+        microbatches(4).expected_terms(3)
     with pytest.raises(ArgumentError, match="Expected size <= batch_size"):
         make_gate(torch.zeros(10, 2), clipping=microbatches(6), batch_size=5)
 
@@ -198,11 +198,11 @@ def test_an_example_that_is_no_number_does_not_hide_a_huge_one(factor, positions
     factors = {"inputs": torch.ones(3, positions, 4), "outputs": torch.ones(3, positions, 5)}
     factors[factor][0] = math.nan
     factors[factor][1, 0, 0] = 1e20
-    outer = Outer(Piece(0, (5, 4), (4, 1)), **factors)
+    outer = OuterProductGrad(ParameterView(0, (5, 4), (4, 1)), **factors)
     outer.squared_norms(None)
     assert outer.extreme().tolist() == [False, True, False]
-    plain = Outer(
-        Piece(0, (5, 4), (4, 1)), torch.ones(3, positions, 4), torch.ones(3, positions, 5)
+    plain = OuterProductGrad(
+        ParameterView(0, (5, 4), (4, 1)), torch.ones(3, positions, 4), torch.ones(3, positions, 5)
     )
     plain.squared_norms(None)
     assert plain.extreme() is None
@@ -312,7 +312,7 @@ def test_norms_from_gram_matrices_keep_what_underflows_in_them(large, small, swa
     """The squares of the small factors vanish, and their products with the large ones do not."""
     sizes = (small, large) if swapped else (large, small)
     inputs, outputs = sizes[0] * norms.unit(4, 3, 30), sizes[1] * norms.unit(4, 3, 20)
-    outer = Outer(Piece(0, (20, 30), (30, 1)), inputs, outputs)
+    outer = OuterProductGrad(ParameterView(0, (20, 30), (30, 1)), inputs, outputs)
     true = torch.bmm(outputs.double().mT, inputs.double()).flatten(1).norm(dim=1)
     assert bool((outer.by_gram(None).sqrt() >= true).all())
 
@@ -472,7 +472,9 @@ def test_the_projection_survives_the_ends_of_the_type(ratio, length):
 def test_groups_are_dealt_uniformly_and_by_record():
     rounds, count = 4000, 6
     rng = SeededSource(11, "sampling")
-    dealt = np.stack([microbatches(3).deal(count, 12, rng).numpy() for _ in range(rounds)])
+    dealt = np.stack(
+        [microbatches(3).assign_microbatches(count, 12, rng).numpy() for _ in range(rounds)]
+    )
     assert dealt.shape == (rounds, count)
     assert set(dealt.flat) == {0, 1, 2, 3}
     for record in range(count):
@@ -485,21 +487,22 @@ def test_groups_are_dealt_uniformly_and_by_record():
 def test_the_groups_of_others_do_not_depend_on_how_many_there_are():
     for count in range(1, 9):
         fewer, more = (
-            microbatches(2).deal(n, 10, SeededSource(5, "sampling")) for n in (count, count + 1)
+            microbatches(2).assign_microbatches(n, 10, SeededSource(5, "sampling"))
+            for n in (count, count + 1)
         )
         assert torch.equal(fewer, more[:-1])
 
 
 @pytest.mark.parametrize(("batch_size", "size", "groups"), [(64, 4, 16), (10, 4, 3), (7.5, 2, 4)])
 def test_there_are_as_many_groups_as_a_batch_has_micro_batches(batch_size, size, groups):
-    dealt = microbatches(size).deal(5000, batch_size, SeededSource(1, "sampling"))
+    dealt = microbatches(size).assign_microbatches(5000, batch_size, SeededSource(1, "sampling"))
     assert sorted(set(dealt.tolist())) == list(range(groups))
 
 
 @pytest.mark.parametrize("clipping", [threshold(), automatic(), ellipsoid(), microbatches(1)])
 def test_others_deal_no_groups_and_draw_no_bits(clipping):
     rng = SeededSource(1, "sampling")
-    assert clipping.deal(10, 10, rng) is None
+    assert clipping.assign_microbatches(10, 10, rng) is None
     assert rng.position == 0
 
 
@@ -536,7 +539,7 @@ def test_a_batch_keeps_its_groups():
 # ---------------------------------------------------------------------- through the query
 
 
-class Rows:
+class EmbeddingGrad:
     """A data set whose records are gradients; some cannot be read, or make the model fail."""
 
     def __init__(self, rows, unreadable=(), odd=()):
@@ -571,12 +574,12 @@ class Fails(nn.Module):
 
 def make_gate(rows, clipping="default", batch_size=None, clip=0.5, seed=3, how="loop", **given):
     rows = given.pop("records", rows)
-    size = (rows.rows if isinstance(rows, Rows) else rows).shape[1]
+    size = (rows.rows if isinstance(rows, EmbeddingGrad) else rows).shape[1]
     count = len(rows)
     model = given.pop("model", None) or Fails(size)
     parameters = Parameters(model)
     records = data.load(
-        rows if isinstance(rows, Rows) else (rows, torch.ones_like(rows)),
+        rows if isinstance(rows, EmbeddingGrad) else (rows, torch.ones_like(rows)),
         torch.float32,
         torch.device("cpu"),
     )
@@ -648,7 +651,7 @@ def test_the_gate_deals_groups_from_its_own_bits():
     release = gate.release(isotropic(), 1e-6)
     rng = SeededSource(9, "sampling")
     indices = PoissonSampler(40, 0.5).draw(0, rng)
-    groups = microbatches(4).deal(len(indices), 20, rng)
+    groups = microbatches(4).assign_microbatches(len(indices), 20, rng)
     expected = oracles.microbatches(rows[indices], 0.5, groups=groups)
     torch.testing.assert_close(release.value.double(), expected, rtol=0, atol=1e-4)
     assert torch.equal(release.gradient, release.value / 5.0)
@@ -691,8 +694,8 @@ def test_a_record_that_fails_is_as_if_it_were_not_there(clipping, how, fault):
         rows[bad] = -1.0
     faults = {} if fault == "failing" else {fault: bad}
     model = Fails(5) if how == "loop" else Plain(5)
-    gate = make_gate(Rows(rows, **faults), clipping, how=how, model=model)
-    groups = clipping.deal(12, 12, SeededSource(3, "sampling"))
+    gate = make_gate(EmbeddingGrad(rows, **faults), clipping, how=how, model=model)
+    groups = clipping.assign_microbatches(12, 12, SeededSource(3, "sampling"))
     whitened = FlatScaling(None, None)
     kept = torch.tensor([i not in bad for i in range(12)])
     indices = np.arange(12)
@@ -729,7 +732,7 @@ def test_a_record_that_fails_moves_the_sum_by_no_more_than_the_sensitivity(fault
     rows = 100 * torch.randn(6, 5, generator=generator)
     if not fault:
         rows[5] = -1.0
-    gate = make_gate(Rows(rows, **fault), microbatches(2), batch_size=6)
+    gate = make_gate(EmbeddingGrad(rows, **fault), microbatches(2), batch_size=6)
     for _ in range(40):
         groups = torch.randint(3, (6,), generator=generator)
         kept = np.sort(torch.randperm(5, generator=generator)[:3].numpy())
@@ -759,7 +762,7 @@ def test_members_that_do_not_go_together_leave_other_groups_as_they_were():
     """Each works alone, but not beside the other: their group counts as zero."""
     rows = torch.randn(8, 5, generator=torch.Generator().manual_seed(2))
     rows[2, 0], rows[3, 0] = 1.0, 2.0
-    gate = make_gate(Rows(rows), microbatches(2))
+    gate = make_gate(EmbeddingGrad(rows), microbatches(2))
     gate.executor.engine = FailsTogether(gate.executor.engine)
     groups = torch.tensor([0, 0, 1, 1, 2, 2, 3, 3])
     found = gate.clipped_sum(Draw(np.arange(8), groups), FlatScaling(None, None), 0.5).value

@@ -9,9 +9,11 @@ from hypothesis import strategies as st
 from torch import nn
 
 from privada.clipping import norms
-from privada.clipping.contributions import Outer, Rows, Sum, Whole
+from privada.clipping.combining import Sum
+from privada.clipping.contributions import DenseGrad, EmbeddingGrad
 from privada.clipping.one_pass import OnePassEngine
-from privada.clipping.pieces import Piece, Weights
+from privada.clipping.outer_products import OuterProductGrad
+from privada.clipping.parameter_views import ParameterView, Weights
 from privada.core.tensors import Parameters
 from privada.data.batch import Batch
 from privada.preconditioning import FlatScaling
@@ -185,10 +187,12 @@ def test_like_numbers_in_a_long_row_do_not_lose_their_sum(value, size, kind):
     scale = scales(size, kind)
     whole = torch.full((2, size), value)
     for rows in (whole, whole.t().contiguous().t()):
-        found = under_estimate(Whole(Piece(0, (size,), (1,)), rows), whole.double(), scale)
+        found = under_estimate(
+            DenseGrad(ParameterView(0, (size,), (1,)), rows), whole.double(), scale
+        )
         assert -1e-4 <= found <= 1e-6
     inputs, outputs = torch.full((2, 1, size // 2), value), torch.tensor([[[0.3, 0.9]]] * 2)
-    outer = Outer(Piece(0, (2, size // 2), (size // 2, 1)), inputs, outputs)
+    outer = OuterProductGrad(ParameterView(0, (2, size // 2), (size // 2, 1)), inputs, outputs)
     gradients = torch.bmm(outputs.double().mT, inputs.double())
     assert -1e-4 <= under_estimate(outer, gradients, scale) <= 1e-6
 
@@ -207,7 +211,7 @@ def test_norms_of_vectors_are_those_of_their_gradients(m, n, examples, kept, mon
             unit(examples, 1, m),
             scales(m * n, "diagonal"),
         )
-    outer = Outer(Piece(0, (m, n), (n, 1)), inputs, outputs)
+    outer = OuterProductGrad(ParameterView(0, (m, n), (n, 1)), inputs, outputs)
     squares = (scale.double() ** -2).view(m, n)
     expected = torch.einsum(
         "ij,jk,ik->i", outputs[:, 0].double() ** 2, squares, inputs[:, 0].double() ** 2
@@ -222,7 +226,7 @@ def test_norms_of_vectors_are_those_of_their_gradients(m, n, examples, kept, mon
 def test_squares_of_scales_are_kept_for_small_matrices_only(m, n, kept, monkeypatch):
     monkeypatch.setattr(norms, "_KEPT", kept)
     weights = Weights(scales(m * n, "diagonal"))
-    outer = Outer(Piece(0, (m, n), (n, 1)), unit(4, 1, n), unit(4, 1, m))
+    outer = OuterProductGrad(ParameterView(0, (m, n), (n, 1)), unit(4, 1, n), unit(4, 1, m))
     first, second = outer.squared_norms(weights), outer.squared_norms(weights)
     assert torch.equal(first, second)
     made = weights.of(outer.piece).__dict__
@@ -242,7 +246,7 @@ def test_sequences_without_positions_have_no_gradient():
 
 @pytest.mark.parametrize(("m", "n"), [(0, 4), (4, 0), (0, 0)])
 def test_norms_of_nothing_are_zero(m, n):
-    outer = Outer(Piece(0, (m, n), (max(n, 1), 1)), unit(3, 1, n), unit(3, 1, m))
+    outer = OuterProductGrad(ParameterView(0, (m, n), (max(n, 1), 1)), unit(3, 1, n), unit(3, 1, m))
     for weights in (None, Weights(torch.empty(0))):
         assert float(outer.squared_norms(weights).max()) < 1e-30
 
@@ -252,7 +256,7 @@ def test_norms_of_nothing_are_zero(m, n):
 def test_what_was_in_the_place_of_a_sum_does_not_matter(examples, dtype):
     gradients, factors = unit(examples, 4).to(dtype), torch.ones(examples, dtype=dtype)
     flat = torch.full((4,), math.nan, dtype=dtype)
-    Whole(Piece(0, (4,), (1,)), gradients).write_to(flat, factors)
+    DenseGrad(ParameterView(0, (4,), (1,)), gradients).write_to(flat, factors)
     torch.testing.assert_close(flat, gradients.sum(dim=0))
 
 
@@ -261,7 +265,7 @@ def test_what_was_in_the_place_of_a_sum_does_not_matter(examples, dtype):
 @pytest.mark.parametrize(("m", "n", "positions"), [(300, 300, 2), (300, 300, 40), (20, 2000, 3)])
 def test_like_numbers_at_many_positions_do_not_lose_their_sum(m, n, positions, value, kind):
     inputs, outputs = (torch.full((2, positions, k), value) for k in (n, m))
-    outer = Outer(Piece(0, (m, n), (n, 1)), inputs, outputs)
+    outer = OuterProductGrad(ParameterView(0, (m, n), (n, 1)), inputs, outputs)
     gradients = torch.bmm(outputs.double().mT, inputs.double())
     assert under_estimate(outer, gradients, scales(m * n, kind)) <= 1e-6
     if kind == "isotropic":
@@ -278,8 +282,12 @@ def test_a_tied_table_is_not_under_estimated_where_its_parts_cancel(kind):
     rows = torch.zeros(1, count, width)
     rows[0].index_add_(0, tokens[0], looked_up[0])
     outputs = -torch.nn.functional.one_hot(tokens, count).float()
-    piece = Piece(0, (count, width), (width, 1))
+    piece = ParameterView(0, (count, width), (width, 1))
     for inputs_of in (looked_up, inputs):
-        tied = Sum(piece, [Rows(piece, tokens, looked_up), Outer(piece, inputs_of, outputs)], 1)
+        tied = Sum(
+            piece,
+            [EmbeddingGrad(piece, tokens, looked_up), OuterProductGrad(piece, inputs_of, outputs)],
+            1,
+        )
         true = rows.double() + torch.bmm(outputs.double().mT, inputs_of.double())
         assert under_estimate(tied, true, scales(count * width, kind)) <= 1e-6

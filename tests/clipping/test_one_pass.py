@@ -13,7 +13,7 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 from privada.clipping.engine import make_engine
 from privada.clipping.layers import refuse_mixing_layers
 from privada.clipping.one_pass import OnePassEngine
-from privada.clipping.recording import NotFollowed
+from privada.clipping.reads import NotFollowed
 from privada.clipping.reference import PerExampleEngine
 from privada.clipping.rules import sparse
 from privada.core.errors import ArgumentError, ModelError

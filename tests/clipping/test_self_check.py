@@ -9,9 +9,16 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from privada.clipping import Batch, contributions, make_engine, self_check
+from privada.clipping import (
+    Batch,
+    combining,
+    contributions,
+    make_engine,
+    outer_products,
+    self_check,
+)
 from privada.clipping.one_pass import OnePassEngine
-from privada.clipping.recording import NotFollowed
+from privada.clipping.reads import NotFollowed
 from privada.clipping.reference import PerExampleEngine
 from privada.core.errors import ArgumentError
 from privada.core.tensors import Parameters
@@ -305,7 +312,7 @@ def tried(model, clipping=None, dtype=torch.float32, **given):
 
 def scaled(contribution, factor):
     """Return a contribution with another factor, in whichever way it is kept."""
-    if isinstance(contribution, contributions.Sum):
+    if isinstance(contribution, combining.Sum):
         contribution.parts = [scaled(part, factor) for part in contribution.parts]
         return contribution
     for name in ("_rows", "_gradients", "_outputs", "outputs"):
@@ -388,9 +395,9 @@ class OneDiagonal(nn.Module):
 
 
 NORMS = {
-    "of gradients": (contributions.Whole, lambda: Everything(1.0)),
-    "of outer products": (contributions.Outer, OneDiagonal),
-    "of tables": (contributions.Rows, lambda: Everything(1.0)),
+    "of gradients": (contributions.DenseGrad, lambda: Everything(1.0)),
+    "of outer products": (outer_products.OuterProductGrad, OneDiagonal),
+    "of tables": (contributions.EmbeddingGrad, lambda: Everything(1.0)),
 }
 
 
@@ -405,25 +412,25 @@ def test_a_norm_that_is_too_small_is_noticed(name, dtype, monkeypatch):
 
 
 def test_a_norm_that_is_too_small_in_one_geometry_is_noticed(monkeypatch):
-    before = contributions.Outer.squared_norms
+    before = outer_products.OuterProductGrad.squared_norms
 
     def wrong(self, weights):
         return before(self, weights) * (1.0 if weights is None else 0.9)
 
-    monkeypatch.setattr(contributions.Outer, "squared_norms", wrong)
+    monkeypatch.setattr(outer_products.OuterProductGrad, "squared_norms", wrong)
     with pytest.raises(ArgumentError, match=r"its bound on a norm is|what it clips to"):
         tried(OneDiagonal())
 
 
 def test_a_fault_between_examples_is_noticed(monkeypatch):
     """Alone each is right; together they change places."""
-    before = contributions.Outer.write_to
+    before = outer_products.OuterProductGrad.write_to
 
     def wrong(self, flat, factors):
         self.inputs = self.inputs.roll(1, dims=0)
         before(self, flat, factors)
 
-    monkeypatch.setattr(contributions.Outer, "write_to", wrong)
+    monkeypatch.setattr(outer_products.OuterProductGrad, "write_to", wrong)
     with pytest.raises(ArgumentError, match="its gradient is off"):
         tried(OneDiagonal())
 

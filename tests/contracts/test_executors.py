@@ -53,7 +53,9 @@ def trainer(execution, clipping=CLIPPINGS["threshold"], data=None, **given):
 
 def drawn_by(made, count=25):
     rows = np.arange(0, 2 * count, 2)
-    return Draw(rows, made._run.mechanism.clipping.deal(count, 20, SeededSource(3, "groups")))
+    clipping = made._run.mechanism.clipping
+    groups = clipping.assign_microbatches(count, 20, SeededSource(3, "groups"))
+    return Draw(rows, groups)
 
 
 @pytest.mark.parametrize("scale", [None, 3.0], ids=["plain", "scaled"])

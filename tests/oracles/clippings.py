@@ -7,7 +7,7 @@ import math
 
 import torch
 
-from privada.clipping.memory import Memory
+from privada.clipping.workspace import Workspace
 from tests.oracles.examples import whitened
 
 
@@ -103,7 +103,7 @@ def plain_one_pass(engine, batch, scaling, clip, total):
     """Add exactly what the engine of one pass added."""
     weight = 0.0
     for chunk in batch.chunks(engine._chunk):
-        contributions = engine._contributions(chunk, Memory())
+        contributions = engine._contributions(chunk, Workspace())
         norms = engine._norms(contributions, chunk.size, scaling)
         factors = clip / norms.clamp(min=clip)
         kept = torch.where(factors < torch.finfo(total.dtype).tiny, 0.0, factors).to(total.dtype)

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from privada.clipping.averages import averages
 from privada.clipping.bounds import Automatic, Bound, ByNorm, Threshold, whitened_norms
+from privada.clipping.layer_bounds import PerLayer, checked_shares
 from privada.clipping.norm_controls import (
     CONSTANT,
     Adaptive,
@@ -25,8 +26,8 @@ from privada.clipping.norm_controls import (
     State,
     checked_control,
 )
-from privada.clipping.per_layer import PerLayer, checked_shares
 from privada.clipping.projection import Ellipsoid
+from privada.core.deprecation import renamed
 from privada.core.errors import ArgumentError
 from privada.core.randomness import RandomSource, integers
 from privada.core.tensors import Layout
@@ -61,9 +62,9 @@ class Clipping:
 
     Example:
         >>> from privada.clipping import microbatches, threshold
-        >>> threshold().sensitivity(0.5), threshold().terms(64)
+        >>> threshold().sensitivity(0.5), threshold().expected_terms(64)
         (0.5, 64)
-        >>> microbatches(4).sensitivity(0.5), microbatches(4).terms(64)
+        >>> microbatches(4).sensitivity(0.5), microbatches(4).expected_terms(64)
         (1.0, 16.0)
         >>> clipping = threshold()
         >>> clipping.norm(clipping.init(0.5))
@@ -139,7 +140,7 @@ class Clipping:
         """Return by how much one record more or less can move the sum."""
         return self.control.sensitivity(clip if self.size is None else 2 * clip)
 
-    def terms(self, batch_size: float) -> float:
+    def expected_terms(self, batch_size: float) -> float:
         """Return the expected number of terms of the sum, for an expected number of records.
 
         Raises:
@@ -154,7 +155,9 @@ class Clipping:
             )
         return batch_size / self.size
 
-    def deal(self, count: int, batch_size: float, rng: RandomSource) -> Tensor | None:
+    def assign_microbatches(
+        self, count: int, batch_size: float, rng: RandomSource
+    ) -> Tensor | None:
         """Return the group of each of `count` records; None if each is a group by itself.
 
         Each record's group is drawn by itself, uniformly from ceil(batch_size / size), so that
@@ -162,7 +165,17 @@ class Clipping:
         """
         if self.size is None or self.size == 1:
             return None
-        return torch.from_numpy(integers(rng, math.ceil(self.terms(batch_size)), count))
+        return torch.from_numpy(integers(rng, math.ceil(self.expected_terms(batch_size)), count))
+
+    def terms(self, batch_size: float) -> float:
+        """Return what `expected_terms` does; its former name."""
+        renamed("Clipping.terms", "Clipping.expected_terms")
+        return self.expected_terms(batch_size)
+
+    def deal(self, count: int, batch_size: float, rng: RandomSource) -> Tensor | None:
+        """Return what `assign_microbatches` does; its former name."""
+        renamed("Clipping.deal", "Clipping.assign_microbatches")
+        return self.assign_microbatches(count, batch_size, rng)
 
     def no_statistics(self, device: torch.device) -> Tensor:
         """Return the extra coordinates of no unit: zeros, in float64."""
@@ -309,7 +322,7 @@ def microbatches(size: int) -> Clipping:
 
     Example:
         >>> from privada.clipping import microbatches
-        >>> microbatches(4), microbatches(4).sensitivity(0.5), microbatches(4).terms(64)
+        >>> microbatches(4), microbatches(4).sensitivity(0.5), microbatches(4).expected_terms(64)
         (microbatches(4), 1.0, 16.0)
 
     Reference: Li et al. (2022), Private Adaptive Optimization with Side Information,

@@ -18,7 +18,8 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 from torch.utils._pytree import tree_leaves
 
-from privada.clipping.dependence_rules import Arguments, Found, Given
+from privada.clipping.dependence_given import Arguments, Found, Given
+from privada.clipping.dependence_rules import ALL_RULES
 from privada.clipping.labels import SEVERAL, Labels, join, join_all, join_over, labels_of_rows
 
 
@@ -109,7 +110,7 @@ class Dependence(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 if isinstance(value, Tensor)
             )
             # before the operation, which may write over them
-            found = Given(self.labels, func, named).follow() if known else None
+            found = Given(self.labels, func, named).follow(ALL_RULES) if known else None
         result = func(*args, **kwargs)
         if found is not None:
             with torch._C.DisableTorchFunction(), torch.no_grad():

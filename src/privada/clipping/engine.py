@@ -17,7 +17,7 @@ from privada.clipping.loss_checks import (
 )
 from privada.clipping.losses import Loss
 from privada.clipping.one_pass import OnePassEngine
-from privada.clipping.recording import NotFollowed
+from privada.clipping.reads import NotFollowed
 from privada.clipping.reference import PerExampleEngine
 from privada.clipping.self_check import hold_to_the_loop, moved
 from privada.core.errors import ArgumentError, ModelError

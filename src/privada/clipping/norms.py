@@ -7,8 +7,8 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
-from privada.clipping.memory import scratch
-from privada.clipping.pieces import PieceWeights
+from privada.clipping.parameter_views import ViewWeights
+from privada.clipping.workspace import scratch
 
 # What per-example gradients that are made and dropped again may take at a time.
 CHUNK_BYTES = 1 << 26
@@ -28,7 +28,7 @@ COLUMNS, _NARROW = 1024, 64
 _KEPT = 1 << 18
 
 
-def raised(
+def upper_bounded(
     sums: Tensor, dtype: torch.dtype, count: int, chain: float, largest: float = 0.0
 ) -> Tensor:
     """Return sums of `count` squares, made in `dtype`, in float64 and not below the true ones.
@@ -49,14 +49,14 @@ def row_squares(values: Tensor) -> Tensor:
         values = values.contiguous()
     if width <= _ROW:
         found = torch.linalg.vector_norm(values, dim=1).double().square_()
-        return raised(found, values.dtype, width, width / _LANES)
+        return upper_bounded(found, values.dtype, width, width / _LANES)
     # no float32 sum is a long one
     count, size = parts_of(width)
     parts = values[:, : count * size].view(len(values), count, size)
     found = torch.linalg.vector_norm(parts, dim=2).double().square_().sum(dim=1)
     if count * size < width:
         found += torch.linalg.vector_norm(values[:, count * size :], dim=1).double().square_()
-    return raised(found, values.dtype, width, _ROW / _LANES)
+    return upper_bounded(found, values.dtype, width, _ROW / _LANES)
 
 
 @lru_cache(maxsize=256)
@@ -146,7 +146,7 @@ def spans(count: int, bytes_each: int, most: int = CHUNK_BYTES) -> Iterator[tupl
         yield start, min(count, start + step)
 
 
-def weighted_squares(gradients: Tensor, weights: PieceWeights | None) -> Tensor:
+def weighted_squares(gradients: Tensor, weights: ViewWeights | None) -> Tensor:
     """Return the weighted squared norms of materialised gradients, not below the true ones."""
     flat = gradients.reshape(len(gradients), -1)
     if weights is None:
@@ -159,7 +159,7 @@ def _squares(values: Tensor) -> Tensor:
     return torch.mul(values, values, out=scratch(values.shape, values))
 
 
-def square_products(values: Tensor, weights: PieceWeights, turned: bool) -> Tensor:
+def square_products(values: Tensor, weights: ViewWeights, turned: bool) -> Tensor:
     """Return the product of the squares of values with the squared inverse scales of a matrix.
 
     `turned` says that its transpose is meant. Long sums are made in float64. The squared inverse

@@ -12,175 +12,33 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
-from types import FrameType
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.autograd.graph import (
-    GradientEdge,
-    _engine_run_backward,
-    get_gradient_edge,
-)
+from torch.autograd.graph import GradientEdge, _engine_run_backward, get_gradient_edge
 from torch.func import vmap
-from torch.nn.modules.transformer import _detect_is_causal_mask
 from torch.overrides import TorchFunctionMode
-from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 from torch.utils.checkpoint import CheckpointError
 
-from privada.clipping.contributions import Contribution, Whole
-from privada.clipping.layouts import FIRST, Layout
-from privada.clipping.pieces import Piece
+from privada.clipping.contributions import Contribution, DenseGrad
+from privada.clipping.example_layouts import FIRST, ExampleLayout
+from privada.clipping.parameter_views import ParameterView
+from privada.clipping.reads import (
+    NotFollowed,
+    RefuseReads,
+    RefuseValueOperations,
+    refuse_reads,
+)
 from privada.clipping.replacing import replaced
 
 Key = tuple[str, int]
 
-
-# Reading a value in the middle of a batch lets one example decide what is done with another.
-_READS = frozenset(
-    {
-        Tensor.item,
-        Tensor.tolist,
-        Tensor.numpy,
-        Tensor.__array__,
-        Tensor.__dlpack__,
-        Tensor.__repr__,
-        Tensor.__format__,
-        Tensor.__reduce_ex__,
-        Tensor.__deepcopy__,
-        Tensor.data_ptr,
-        Tensor.storage,
-        Tensor.untyped_storage,
-        Tensor.__bool__,
-        Tensor.__float__,
-        Tensor.__int__,
-        Tensor.__index__,
-        Tensor.__contains__,
-        Tensor.is_nonzero,
-        Tensor.equal,
-        Tensor.allclose,
-        torch.is_nonzero,
-        torch.equal,
-        torch.allclose,
-    }
-)
-
-
-# torch's own layers read the number of examples, and whether a mask is the causal one. Those of
-# transformers leave out a mask that masks nothing, to the same effect.
-_READERS = frozenset(
-    function.__code__
-    for function in (
-        nn.RNNBase.get_expected_hidden_size,
-        nn.LSTM.get_expected_cell_size,
-        nn.RNN.forward,
-        nn.GRU.forward,
-        nn.LSTM.forward,
-        _detect_is_causal_mask,
-    )
-)
-_READERS_ELSEWHERE = frozenset(
-    ("transformers.masking_utils", name)
-    for name in (
-        "_ignore_causal_mask_sdpa",
-        "_ignore_bidirectional_mask_sdpa",
-        "find_packed_sequence_indices",
-    )
-)
-# Operations that hand values to the program, or make a shape or a place depend on them.
-_BY_VALUE = frozenset(
-    getattr(torch.ops.aten, name)
-    for name in (
-        "_local_scalar_dense", "item", "is_nonzero", "equal", "nonzero", "nonzero_numpy",
-        "argwhere", "masked_select", "masked_scatter", "masked_scatter_", "bincount", "_unique",
-        "_unique2", "unique_dim", "unique_consecutive", "unique_dim_consecutive",
-    )
-)  # fmt: skip
 _PACKED = frozenset(getattr(torch._VF, name) for name in ("lstm", "gru", "rnn_tanh", "rnn_relu"))
 
 
 _SHAPES = frozenset({"__get__", "dim", "size"})
-
-
-def _harmless(frame: FrameType | None, depth: int = 1) -> bool:
-    """Return whether one of the next functions on the stack is a layer that may read."""
-    while frame is not None and depth:
-        place = frame.f_globals.get("__name__"), frame.f_code.co_name
-        if frame.f_code in _READERS or place in _READERS_ELSEWHERE:
-            return True
-        frame, depth = frame.f_back, depth - 1
-    return False
-
-
-class NotFollowed(Exception):
-    """A model, or a batch, that the rules cannot follow."""
-
-
-class _Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Refuses what reads values below torch's functions, or picks rows by them.
-
-    A row that is there only for some values does not tell whose it is by its place. Made-up
-    examples run under this; a model does not get to such operations later by itself.
-    """
-
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
-    ) -> Any:
-        name = func.overloadpacket
-        if sys._getframe(1).f_code is _engine_run_backward.__code__:
-            return func(*args, **(kwargs or {}))  # torch's own formulas may look at zeros
-        picks = name in _BY_VALUE or func is torch.ops.aten.repeat_interleave.Tensor
-        if name in (torch.ops.aten.index, torch.ops.aten.index_put, torch.ops.aten.index_put_):
-            picks = _picks_rows(*args[:3])
-        if picks and not _harmless(sys._getframe(1), 5):
-            raise NotFollowed(f"shapes or paths depend on its values ({name})")
-        return func(*args, **(kwargs or {}))
-
-
-class _Reads(TorchFunctionMode):
-    """Refuses torch functions that hand values to the program."""
-
-    def __torch_function__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
-    ) -> Any:
-        refuse_reads(func, sys._getframe(1))
-        return func(*args, **(kwargs or {}))
-
-
-def refuse_reads(func: Any, frame: FrameType) -> None:
-    """Raise if a torch function hands values to a program that is none of torch's layers."""
-    if func in _READS and not _harmless(frame):
-        raise NotFollowed(f"it reads values in the middle of a batch ({func.__name__})")
-
-
-def _picks_rows(values: Tensor, places: Iterable[Any], given: Tensor | None = None) -> bool:
-    """Return whether a mask decides how many rows are read, or which of them goes where."""
-    masks = [p for p in places if p is not None and p.dtype in (torch.bool, torch.uint8)]
-    if not masks or given is None:
-        return bool(masks)
-    left = values.ndim - sum(mask.ndim for mask in masks)
-    return given.ndim > left and given.shape[0] != 1
-
-
-class _Unread(TorchFunctionMode):
-    """Refuses what reads values in the middle of a batch."""
-
-    def __torch_function__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
-    ) -> Any:
-        if func in _READS and not _harmless(sys._getframe(1)):
-            raise NotFollowed(f"it reads values in the middle of a batch ({func.__name__})")
-        return func(*args, **(kwargs or {}))
-
-
-@contextmanager
-def without_reads() -> Iterator[None]:
-    """Raise NotFollowed where values are read, or decide on a shape or a place."""
-    with _Unread(), _Watch():  # type: ignore[no-untyped-call]
-        yield
-
-
 HALF = (torch.bfloat16, torch.float16)
 
 
@@ -190,14 +48,14 @@ def whole_precision(values: Tensor) -> Tensor:
 
 
 @dataclass(eq=False)
-class Use:
+class ParameterUse:
     """One operation on parameters: what it was given, and later the gradient of its output."""
 
     key: Key
     examples: int
-    layout: Layout | None
+    layout: ExampleLayout | None
     tail: int
-    build: Callable[["Use"], Iterable[Contribution]]
+    build: Callable[["ParameterUse"], Iterable[Contribution]]
     stack: tuple[str, ...] = ()
     shape: torch.Size = field(default_factory=torch.Size)
     lead: torch.Size | None = None  # of what can be spread over the examples
@@ -230,11 +88,11 @@ class Use:
         return list(self.build(self))
 
 
-class _Tap(torch.autograd.Function):
+class _CaptureGrad(torch.autograd.Function):
     """The identity; its backward pass notes the gradient."""
 
     @staticmethod
-    def forward(ctx: Any, anchor: Tensor, values: Tensor, use: Use) -> Tensor:
+    def forward(ctx: Any, anchor: Tensor, values: Tensor, use: ParameterUse) -> Tensor:
         ctx.use = use
         ctx.mark_dirty(values)
         return values
@@ -263,9 +121,9 @@ class Recorder(TorchFunctionMode):
     def __init__(
         self,
         modules: list[tuple[str, nn.Module]],
-        pieces: dict[int, tuple[str, Piece]],
+        pieces: dict[int, tuple[str, ParameterView]],
         rules: dict[Any, Rule],
-        layouts: dict[Key, Layout],
+        layouts: dict[Key, ExampleLayout],
         whole_modules: frozenset[str],
         examples: int,
         asking: bool = False,
@@ -279,10 +137,10 @@ class Recorder(TorchFunctionMode):
         self._counts: Counter[str] = Counter()
         self.examples = examples
         self.anchor = torch.zeros((), requires_grad=True)
-        self._edges: list[tuple[Use, GradientEdge]] = []
-        self.uses: list[Use] = []
+        self._edges: list[tuple[ParameterUse, GradientEdge]] = []
+        self.uses: list[ParameterUse] = []
         self.unknown: list[Unknown] = []
-        self.copies: list[tuple[Piece, Tensor]] = []
+        self.copies: list[tuple[ParameterView, Tensor]] = []
         self.stack: list[str] = []
         self.batched_modules: set[str] = set()
         self.packings: list[Any] = []
@@ -350,7 +208,10 @@ class Recorder(TorchFunctionMode):
         if base is not None and _is_view(value, base, self._pieces[id(base)][1]):
             name, piece = self._pieces[id(base)]
             offset = piece.offset + int(value.storage_offset() - base.storage_offset())
-            self._pieces[id(value)] = name, Piece(offset, tuple(value.shape), value.stride())
+            self._pieces[id(value)] = (
+                name,
+                ParameterView(offset, tuple(value.shape), value.stride()),
+            )
             self._views.append(value)
             return
         self.unknown.append(Unknown(name, _name_of(func), tuple(self.stack)))
@@ -383,7 +244,7 @@ class Recorder(TorchFunctionMode):
 
     # ------------------------------------------------------------------ noting
 
-    def piece(self, value: Any) -> Piece | None:
+    def piece(self, value: Any) -> ParameterView | None:
         """Return the piece that a tensor is, None if it is no trainable parameter."""
         found = self._pieces.get(id(value))
         return None if found is None else found[1]
@@ -393,8 +254,11 @@ class Recorder(TorchFunctionMode):
         return value.detach() if id(value) in self._pieces else value
 
     def use(
-        self, values: Iterable[Any], tail: int, build: Callable[[Use], Iterable[Contribution]]
-    ) -> Use:
+        self,
+        values: Iterable[Any],
+        tail: int,
+        build: Callable[[ParameterUse], Iterable[Contribution]],
+    ) -> ParameterUse:
         """Return a new use of the first parameter among `values`."""
         name = next(self._pieces[id(v)][0] for v in values if id(v) in self._pieces)
         key = name, self._counts[name]
@@ -404,11 +268,11 @@ class Recorder(TorchFunctionMode):
             layout = layout or FIRST
         elif layout is None and not self.asking:
             raise NotFollowed(f"{name!r} is used more often than on made-up examples")
-        use = Use(key, self.examples, layout, tail, build, tuple(self.stack))
+        use = ParameterUse(key, self.examples, layout, tail, build, tuple(self.stack))
         self.uses.append(use)
         return use
 
-    def tap(self, values: Tensor, use: Use) -> Tensor:
+    def capture_grad(self, values: Tensor, use: ParameterUse) -> Tensor:
         """Return values as they are; the gradient that comes back to them will be in `use`.
 
         Where autograd has a place for the gradient it is asked for it. What no gradient reaches yet
@@ -425,7 +289,7 @@ class Recorder(TorchFunctionMode):
             assert base is not None
             plain = base.is_contiguous() and values.is_contiguous()
             values = base if plain and base.numel() == values.numel() else values.clone()
-        tapped: Tensor = _Tap.apply(self.anchor, values, use)  # type: ignore[no-untyped-call]
+        tapped: Tensor = _CaptureGrad.apply(self.anchor, values, use)  # type: ignore[no-untyped-call]
         tapped = tapped if tapped.shape == use.shape else tapped.view(use.shape)
         if self.asking:
             use.output = tapped.detach().clone()
@@ -454,12 +318,12 @@ class Recorder(TorchFunctionMode):
             use.gradient = gradient
         return found[len(self._edges) :]
 
-    def spread(self, use: Use, values: Tensor, tail: int) -> Tensor:
+    def expand_per_example(self, use: ParameterUse, values: Tensor, tail: int) -> Tensor:
         """Return one copy of the values for each example, if no example owns them."""
         use.lead = values.shape[: values.ndim - tail]
-        if use.layout is None or not use.layout.spread:
+        if use.layout is None or not use.layout.expand:
             return values
-        if use.layout.spread == "instead":
+        if use.layout.expand == "instead":
             values = values[0]
         return values.expand(self.examples, *values.shape)
 
@@ -471,7 +335,7 @@ class Recorder(TorchFunctionMode):
         if not self.asking or self.examples == 1:
             yield
             return
-        with _Reads(), _Watch():  # type: ignore[no-untyped-call]
+        with RefuseReads(), RefuseValueOperations():  # type: ignore[no-untyped-call]
             yield
 
     @contextmanager
@@ -491,7 +355,7 @@ class Recorder(TorchFunctionMode):
                 if isinstance(module, nn.RNNBase):
                     note = self._note_packing
                     handles.append(module.register_forward_pre_hook(note, with_kwargs=True))
-            watch = _Watch() if self.asking else nullcontext()  # type: ignore[no-untyped-call]
+            watch = RefuseValueOperations() if self.asking else nullcontext()  # type: ignore[no-untyped-call]
             with self, watch:
                 yield self
         finally:
@@ -573,7 +437,7 @@ def _lifted(values: Any, in_dims: Any) -> Any:
     return tree_map(lambda _: next(lifted), values)
 
 
-def _is_view(value: Tensor, base: Tensor, piece: Piece) -> bool:
+def _is_view(value: Tensor, base: Tensor, piece: ParameterView) -> bool:
     """Return whether a tensor shares its base's memory and has each coordinate at most once."""
     if value.untyped_storage().data_ptr() != base.untyped_storage().data_ptr():
         return False
@@ -588,11 +452,11 @@ def _is_view(value: Tensor, base: Tensor, piece: Piece) -> bool:
 
 
 def whole_contributions(
-    copies: list[tuple[Piece, Tensor]], gradients: Iterable[Tensor | None]
+    copies: list[tuple[ParameterView, Tensor]], gradients: Iterable[Tensor | None]
 ) -> list[Contribution]:
     """Return the contributions of modules that ran example by example."""
     return [
-        Whole(piece, gradient)
+        DenseGrad(piece, gradient)
         for (piece, _), gradient in zip(copies, gradients, strict=True)
         if gradient is not None
     ]

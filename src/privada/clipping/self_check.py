@@ -21,7 +21,8 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from privada.clipping.leaves import leaves
 from privada.clipping.losses import Loss, one_example
-from privada.clipping.one_pass import OnePassEngine, enlarged
+from privada.clipping.one_pass import OnePassEngine
+from privada.clipping.recorded_model import enlarged
 from privada.clipping.reference import PerExampleEngine
 from privada.core.tensors import Parameters
 from privada.data.batch import Batch, call

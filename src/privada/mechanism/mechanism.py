@@ -94,7 +94,9 @@ class Mechanism:
         object.__setattr__(self, "batch_size", positive("batch_size", self.batch_size))
         positive("clip", self.clip)
         positive("noise_multiplier", self.noise_multiplier)
-        checked(self.clipping).terms(self.batch_size)  # which checks the size of micro-batches
+        checked(self.clipping).expected_terms(
+            self.batch_size
+        )  # which checks the size of micro-batches
 
     @classmethod
     def of(
@@ -131,7 +133,7 @@ class Mechanism:
     @property
     def terms(self) -> float:
         """The public expected number of terms of a clipped sum."""
-        return self.clipping.terms(self.batch_size)
+        return self.clipping.expected_terms(self.batch_size)
 
     def event(self, noise_multiplier: float) -> DpEvent:
         """Return what one release with so much noise is charged as."""

@@ -103,7 +103,8 @@ class GradientQuery:
             return Draw(rows, None if owners is None else torch.from_numpy(owners))
         if mechanism.clipping.size is None:
             return Draw(drawn)
-        return Draw(drawn, mechanism.clipping.deal(drawn.size, mechanism.batch_size, self._rng))
+        groups = mechanism.clipping.assign_microbatches(drawn.size, mechanism.batch_size, self._rng)
+        return Draw(drawn, groups)
 
     def clipped_sum(self, drawn: Draw, scaling: FlatScaling, clip: float) -> ClippedSum:
         """Return the sum of the scaled gradients of a draw, each bounded by the clip norm."""

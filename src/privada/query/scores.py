@@ -17,7 +17,7 @@ from privada.clipping.dependence import Dependence
 from privada.clipping.labels import NOBODY, SEVERAL
 from privada.clipping.losses import Loss, example_losses
 from privada.clipping.probes import refuse_mixing_models
-from privada.clipping.recording import without_reads
+from privada.clipping.reads import without_reads
 from privada.clipping.scores import bounded_sum
 from privada.core.errors import ArgumentError, ModelError
 from privada.core.hidden_streams import HiddenStreams, hidden_generator

@@ -199,7 +199,7 @@ def effective_step_sizes(trainer: Trainer, *, every: int = 1, tail: float = 0.05
     std = (
         trainer.noise_multiplier
         * method.clipping.sensitivity(method.clip)
-        / method.clipping.terms(batch_size)
+        / method.clipping.expected_terms(batch_size)
     )
     rows: list[Numbers] = []
     steps: list[int] = []

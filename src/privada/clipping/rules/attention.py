@@ -31,6 +31,27 @@ def _mask(attention: Tensor | None, padding: Tensor | None, dtype: torch.dtype) 
     return total
 
 
+def _projected(
+    recorder: Recorder,
+    given: tuple[Tensor, Tensor, Tensor],
+    own: tuple[Any, Any, Any] | None,
+    packed_weight: Any,
+    packed_bias: Any,
+) -> list[Tensor]:
+    """Return the projections of query, key and value, by weights of their own or packed ones."""
+    query, key, value = given
+    width = query.shape[2]
+    if own is None and key is query and value is query:
+        packed = project(recorder, query, packed_weight, packed_bias)
+        return list(torch.split(packed, width, dim=-1))
+    weights = own or [_chunk(recorder, packed_weight, i, width) for i in range(3)]
+    biases = [_chunk(recorder, packed_bias, i, width) for i in range(3)]
+    return [
+        project(recorder, values, weight, bias)
+        for values, weight, bias in zip(given, weights, biases, strict=True)
+    ]
+
+
 def multi_head_attention(
     recorder: Recorder,
     query: Tensor,
@@ -66,44 +87,35 @@ def multi_head_attention(
     if any(recorder.piece(values) is not None for values in (query, key, value)):
         return NotImplemented
     length, batch, width = query.shape
-    if use_separate_proj_weight:
-        weights = [q_proj_weight, k_proj_weight, v_proj_weight]
-    elif key is query and value is query:
-        weights = []
-    else:
-        weights = [_chunk(recorder, in_proj_weight, i, width) for i in range(3)]
-    if weights:
-        biases = [_chunk(recorder, in_proj_bias, i, width) for i in range(3)]
-        q, k, v = (
-            project(recorder, values, weight, bias)
-            for values, weight, bias in zip((query, key, value), weights, biases, strict=True)
-        )
-    else:
-        packed = project(recorder, query, in_proj_weight, in_proj_bias)
-        q, k, v = torch.split(packed, width, dim=-1)
-    size = width // num_heads
-    q, k, v = (
-        part.reshape(part.shape[0], batch, num_heads, size).permute(1, 2, 0, 3)
-        for part in (q, k, v)
-    )
+    own = (q_proj_weight, k_proj_weight, v_proj_weight) if use_separate_proj_weight else None
+    parts = _projected(recorder, (query, key, value), own, in_proj_weight, in_proj_bias)
+    heads = [
+        part.reshape(part.shape[0], batch, num_heads, width // num_heads).permute(1, 2, 0, 3)
+        for part in parts
+    ]
     if attn_mask is not None and attn_mask.ndim == 3:
         attn_mask = attn_mask.view(batch, num_heads, *attn_mask.shape[1:])
     padding = None if key_padding_mask is None else key_padding_mask[:, None, None, :]
-    mask = _mask(attn_mask, padding, q.dtype)
-    rate = dropout_p if training else 0.0
-    averaged: Tensor | None = None
-    if need_weights:
-        scores = q @ k.mT / math.sqrt(size)
-        attended = functional.softmax(scores if mask is None else scores + mask, dim=-1)
-        attended = functional.dropout(attended, rate)
-        mixed = attended @ v
-        averaged = attended.mean(dim=1) if average_attn_weights else attended
-    else:
-        mixed = functional.scaled_dot_product_attention(
-            q, k, v, mask, rate, is_causal=is_causal and mask is None
-        )
+    mask, rate = _mask(attn_mask, padding, heads[0].dtype), dropout_p if training else 0.0
+    mixed, attended = _attend(heads, mask, rate, need_weights, is_causal)
+    if attended is not None and average_attn_weights:
+        attended = attended.mean(dim=1)
     joined = mixed.permute(2, 0, 1, 3).reshape(length, batch, width)
-    return project(recorder, joined, out_proj_weight, out_proj_bias), averaged
+    return project(recorder, joined, out_proj_weight, out_proj_bias), attended
+
+
+def _attend(
+    heads: list[Tensor], mask: Tensor | None, rate: float, need_weights: bool, is_causal: bool
+) -> tuple[Tensor, Tensor | None]:
+    """Return what the heads attend to, and the weights of each if they are wanted."""
+    q, k, v = heads
+    if not need_weights:
+        causal = is_causal and mask is None
+        return functional.scaled_dot_product_attention(q, k, v, mask, rate, causal), None
+    scores = q @ k.mT / math.sqrt(q.shape[-1])
+    attended = functional.softmax(scores if mask is None else scores + mask, dim=-1)
+    attended = functional.dropout(attended, rate)
+    return attended @ v, attended
 
 
 RULES: dict[Any, Rule] = {functional.multi_head_attention_forward: multi_head_attention}

@@ -9,8 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from privada.clipping.contributions import Contribution, Outer, Whole
-from privada.clipping.memory import Memory
+from privada.clipping.contributions import Contribution, DenseGrad
 from privada.clipping.norms import (
     CHUNK_BYTES,
     extreme,
@@ -19,8 +18,10 @@ from privada.clipping.norms import (
     weighted_squares,
     with_rounding,
 )
-from privada.clipping.pieces import Piece, PieceWeights, Weights, weights_of
-from privada.clipping.recording import Recorder, Rule, Use
+from privada.clipping.outer_products import OuterProductGrad
+from privada.clipping.parameter_views import ParameterView, ViewWeights, Weights, weights_of
+from privada.clipping.recording import ParameterUse, Recorder, Rule
+from privada.clipping.workspace import Workspace
 
 Sizes = tuple[int, ...]
 
@@ -44,7 +45,7 @@ def _padded(values: Tensor, padding: Any, kernel: Sizes, dilation: Sizes) -> Ten
     return functional.pad(values, pairs) if any(pairs) else values
 
 
-def _joinable(kernels: Piece) -> bool:
+def _joinable(kernels: ParameterView) -> bool:
     """Return whether a kernel's dimensions after its first lie in memory as one."""
     dims = list(zip(kernels.shape, kernels.stride, strict=True))[1:]
     return all(a[1] == b[0] * b[1] for a, b in pairwise(dims))
@@ -59,7 +60,7 @@ class Patches:
 
     def __init__(
         self,
-        piece: Piece,
+        piece: ParameterView,
         inputs: Tensor,
         outputs: Tensor,
         stride: Sizes,
@@ -77,15 +78,15 @@ class Patches:
         """How many numbers the factors take."""
         return self._inputs.numel() + self._outputs.numel()
 
-    def compact(self, room: int, memory: Memory) -> "Patches | Whole":
+    def compact(self, room: int, workspace: Workspace) -> "Patches | DenseGrad":
         """Return the gradients themselves where there is room for them."""
         examples = self._inputs.shape[0]
         if examples * self.piece.size > room or self._by_gram():
             return self
-        gradients = memory.take((examples, *self.piece.shape), self._inputs)
+        gradients = workspace.take((examples, *self.piece.shape), self._inputs)
         for start, stop in self._spans():
             gradients[start:stop] = self.materialise(start, stop)
-        return Whole(self.piece, gradients)
+        return DenseGrad(self.piece, gradients)
 
     def _spans(self) -> Iterable[tuple[int, int]]:
         places = math.prod(self._outputs.shape[3:]) * self._outputs.shape[1]
@@ -152,9 +153,9 @@ class Patches:
             largest *= float(columns.max())
         return rounding_of(self._inputs, outputs, largest)
 
-    def _gram(self, start: int, stop: int, weights: PieceWeights | None) -> Tensor:
+    def _gram(self, start: int, stop: int, weights: ViewWeights | None) -> Tensor:
         a, b = self._unfolded(start, stop)
-        return Outer(self.piece.matrix(), a[:, 0].mT, b[:, 0].mT).by_gram(weights)
+        return OuterProductGrad(self.piece.matrix(), a[:, 0].mT, b[:, 0].mT).by_gram(weights)
 
     def products(self, flat: Tensor) -> Tensor:
         """Return each example's inner product with the piece of `flat`."""
@@ -224,20 +225,20 @@ def _rule(dims: int, convolve: Callable[..., Tensor]) -> Rule:
         if kernels is not None and not _joinable(kernels):
             return NotImplemented
 
-        def build(use: Use) -> Iterable[Contribution]:
+        def build(use: ParameterUse) -> Iterable[Contribution]:
             assert use.gradient is not None
             outputs = use.arrange(use.gradient, dims + 1)
             if kernels is not None:
                 inputs = use.arrange(use.given()[0].to(outputs.dtype), dims + 1)
                 yield Patches(kernels, inputs, outputs, *settings)
             if offsets is not None:
-                yield Whole(offsets, outputs.sum(dim=(1, *range(3, outputs.ndim))))
+                yield DenseGrad(offsets, outputs.sum(dim=(1, *range(3, outputs.ndim))))
 
         use = recorder.use((weight, bias), dims + 1, build)
         use.note(input)
         fixed = recorder.constant
         out = convolve(input, fixed(weight), fixed(bias), *settings)
-        return recorder.tap(out, use)
+        return recorder.capture_grad(out, use)
 
     return convolution
 

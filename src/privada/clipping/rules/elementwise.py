@@ -6,9 +6,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from privada.clipping.contributions import Contribution, Whole
-from privada.clipping.pieces import Piece
-from privada.clipping.recording import Recorder, Rule, Use
+from privada.clipping.contributions import Contribution, DenseGrad
+from privada.clipping.parameter_views import ParameterView
+from privada.clipping.recording import ParameterUse, Recorder, Rule
 
 
 def _own_dimensions(shape: torch.Size) -> int:
@@ -19,7 +19,7 @@ def _own_dimensions(shape: torch.Size) -> int:
     return len(shape) - lead
 
 
-def _summed(use: Use, values: Tensor, shape: torch.Size, tail: int) -> Tensor:
+def _summed(use: ParameterUse, values: Tensor, shape: torch.Size, tail: int) -> Tensor:
     """Return values summed, for each example, to a parameter's shape."""
     arranged = use.arrange(values, tail).sum(dim=1)
     dims = [
@@ -49,7 +49,7 @@ def _combine(recorder: Recorder, input: Any, other: Any, product: bool) -> Any:
         recorder.piece(parameter),
     )
     assert piece is not None
-    kept: Piece = piece
+    kept: ParameterView = piece
     if values.ndim <= tail == len(shape):  # the examples are where it has one entry, if anywhere
         together = torch.broadcast_shapes(values.shape, shape)  # type: ignore[no-untyped-call]
         repeated = expand(recorder, parameter, *together)
@@ -57,15 +57,15 @@ def _combine(recorder: Recorder, input: Any, other: Any, product: bool) -> Any:
             return NotImplemented
         return values * repeated if product else values + repeated
 
-    def build(use: Use) -> Iterable[Contribution]:
+    def build(use: ParameterUse) -> Iterable[Contribution]:
         assert use.gradient is not None
         gradient = use.gradient * use.given()[0] if product else use.gradient
-        yield Whole(kept, _summed(use, gradient, shape, tail))
+        yield DenseGrad(kept, _summed(use, gradient, shape, tail))
 
     use, fixed = recorder.use((parameter,), tail, build), recorder.constant(parameter)
     if product:
         use.note(values)
-    return recorder.tap(values * fixed if product else values + fixed, use)
+    return recorder.capture_grad(values * fixed if product else values + fixed, use)
 
 
 def add(recorder: Recorder, input: Any, other: Any, *, alpha: float = 1) -> Any:
@@ -91,15 +91,15 @@ def expand(recorder: Recorder, input: Any, *sizes: Any) -> Any:
     order = lead + [d for d in range(repeated.ndim) if d not in lead]
     tail, kept = repeated.ndim - len(lead), piece
 
-    def build(use: Use) -> Iterable[Contribution]:
+    def build(use: ParameterUse) -> Iterable[Contribution]:
         assert use.gradient is not None
         summed = use.arrange(use.gradient, tail).sum(dim=1)
-        yield Whole(kept, summed.reshape(len(summed), *shape))
+        yield DenseGrad(kept, summed.reshape(len(summed), *shape))
 
     use = recorder.use((input,), tail, build)
     moved = repeated.permute(order).clone(memory_format=torch.contiguous_format)
     back = sorted(range(len(order)), key=order.__getitem__)
-    return recorder.tap(moved, use).permute(back)
+    return recorder.capture_grad(moved, use).permute(back)
 
 
 def expand_as(recorder: Recorder, input: Any, other: Tensor) -> Any:

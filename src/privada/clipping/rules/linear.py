@@ -7,16 +7,17 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from privada.clipping.contributions import Contribution, Outer, Whole
-from privada.clipping.pieces import Piece
-from privada.clipping.recording import Recorder, Rule, Use
+from privada.clipping.contributions import Contribution, DenseGrad
+from privada.clipping.outer_products import OuterProductGrad
+from privada.clipping.parameter_views import ParameterView
+from privada.clipping.recording import ParameterUse, Recorder, Rule
 from privada.clipping.rules.sparse import SparseOuter, sparse_linear
 
 
-def build_linear(weight: Piece | None, bias: Piece | None) -> Any:
+def build_linear(weight: ParameterView | None, bias: ParameterView | None) -> Any:
     """Return how a use of a matrix and an offset gives their contributions."""
 
-    def build(use: Use) -> Iterable[Contribution]:
+    def build(use: ParameterUse) -> Iterable[Contribution]:
         assert use.gradient is not None
         (inputs,) = use.given()
         outputs = use.arrange(use.gradient, 1)
@@ -24,13 +25,13 @@ def build_linear(weight: Piece | None, bias: Piece | None) -> Any:
         if weight is not None and inputs.layout != torch.strided:
             yield SparseOuter(weight, inputs, outputs[:, 0])
         elif weight is not None:
-            outer = Outer(weight, use.arrange(inputs.to(outputs.dtype), 1), outputs)
+            outer = OuterProductGrad(weight, use.arrange(inputs.to(outputs.dtype), 1), outputs)
             known = outer.output_squares
             yield outer
         if bias is not None and outputs.shape[1] == 1:
-            yield Whole(bias, outputs[:, 0], known)
+            yield DenseGrad(bias, outputs[:, 0], known)
         elif bias is not None:
-            yield Whole(bias, outputs.sum(dim=1))
+            yield DenseGrad(bias, outputs.sum(dim=1))
 
     return build
 
@@ -44,10 +45,12 @@ def linear(recorder: Recorder, input: Tensor, weight: Any, bias: Any = None) -> 
     use = recorder.use(
         (weight, bias), 1, build_linear(recorder.piece(weight), recorder.piece(bias))
     )
-    input = recorder.spread(use, input, 1)
+    input = recorder.expand_per_example(use, input, 1)
     use.note(input)
     apply = functional.linear if input.layout == torch.strided else sparse_linear
-    return recorder.tap(apply(input, recorder.constant(weight), recorder.constant(bias)), use)
+    return recorder.capture_grad(
+        apply(input, recorder.constant(weight), recorder.constant(bias)), use
+    )
 
 
 def project(recorder: Recorder, values: Tensor, weight: Any, bias: Any) -> Any:
@@ -63,9 +66,9 @@ def matmul(recorder: Recorder, input: Any, other: Any) -> Any:
     if piece is None or other.ndim != 2 or input.ndim < 2 or recorder.piece(input) is not None:
         return NotImplemented
     use = recorder.use((other,), 1, build_linear(piece.transposed(), None))
-    input = recorder.spread(use, input, 1)
+    input = recorder.expand_per_example(use, input, 1)
     use.note(input)
-    return recorder.tap(torch.matmul(input, recorder.constant(other)), use)
+    return recorder.capture_grad(torch.matmul(input, recorder.constant(other)), use)
 
 
 def addmm(
@@ -80,7 +83,7 @@ def addmm(
     use = recorder.use((mat2,), 1, build_linear(weight.transposed(), bias))
     use.note(mat1)
     fixed = recorder.constant
-    return recorder.tap(torch.addmm(fixed(input), mat1, fixed(mat2)), use)
+    return recorder.capture_grad(torch.addmm(fixed(input), mat1, fixed(mat2)), use)
 
 
 RULES: dict[Any, Rule] = {

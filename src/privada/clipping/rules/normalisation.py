@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from privada.clipping.contributions import Contribution, Whole
-from privada.clipping.recording import Recorder, Rule, Use
+from privada.clipping.contributions import Contribution, DenseGrad
+from privada.clipping.recording import ParameterUse, Recorder, Rule
 
 
 def _record(
@@ -29,7 +29,7 @@ def _record(
         return NotImplemented
     scale, offset = recorder.piece(weight), recorder.piece(bias)
 
-    def build(use: Use) -> Iterable[Contribution]:
+    def build(use: ParameterUse) -> Iterable[Contribution]:
         assert use.gradient is not None
         (given,) = use.given()
         gradient = use.arrange(use.gradient, tail)
@@ -37,14 +37,14 @@ def _record(
         if scale is not None:
             with torch.no_grad():
                 normal = use.arrange(normalise(given, None, None).to(gradient.dtype), tail)
-            yield Whole(scale, (gradient * normal).sum(dim=dims))
+            yield DenseGrad(scale, (gradient * normal).sum(dim=dims))
         if offset is not None:
-            yield Whole(offset, gradient.sum(dim=dims))
+            yield DenseGrad(offset, gradient.sum(dim=dims))
 
     use = recorder.use((weight, bias), tail, build)
     use.note(input)
     out = normalise(input, recorder.constant(weight), recorder.constant(bias))
-    return recorder.tap(out, use)
+    return recorder.capture_grad(out, use)
 
 
 def layer_norm(

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn import functional
 from torch.nn.utils.rnn import PackedSequence, pad_packed_sequence
 
-from privada.clipping.recording import Recorder, Rule, Use, whole_precision
+from privada.clipping.recording import ParameterUse, Recorder, Rule, whole_precision
 from privada.clipping.rules.linear import build_linear
 
 
@@ -215,7 +215,7 @@ class _Scan(torch.autograd.Function):
         memory: Tensor,
         weights: CellWeights,
         cell: Cell,
-        uses: tuple[Use | None, Use | None],
+        uses: tuple[ParameterUse | None, ParameterUse | None],
         several: bool,
     ) -> tuple[Tensor, Tensor]:
         ctx.cell, ctx.uses, ctx.weight, ctx.several = cell, uses, weights.of_input, several

@@ -5,7 +5,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from privada.clipping.norms import either, extreme, row_squares
-from privada.clipping.pieces import Piece, Weights
+from privada.clipping.parameter_views import ParameterView, Weights
 
 # Without this library, torch has no product of a CSR matrix on the processor.
 _HAS_PRODUCT: bool = torch._C.has_mkl
@@ -33,7 +33,7 @@ def sparse_linear(rows: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
 class SparseOuter:
     """Gradients b^T a of a matrix (m, n), where a are rows of a CSR matrix."""
 
-    def __init__(self, piece: Piece, rows: Tensor, outputs: Tensor) -> None:
+    def __init__(self, piece: ParameterView, rows: Tensor, outputs: Tensor) -> None:
         self.piece, self._outputs = piece, outputs
         self._examples, self._columns, self._values = _entries(rows)
         keys = self._examples * rows.shape[1] + self._columns

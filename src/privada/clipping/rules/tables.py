@@ -6,9 +6,9 @@ from typing import Any
 from torch import Tensor
 from torch.nn import functional
 
-from privada.clipping.contributions import Contribution, Rows
-from privada.clipping.pieces import Piece
-from privada.clipping.recording import Recorder, Rule, Use
+from privada.clipping.contributions import Contribution, EmbeddingGrad
+from privada.clipping.parameter_views import ParameterView
+from privada.clipping.recording import ParameterUse, Recorder, Rule
 from privada.core.errors import ModelError
 
 
@@ -34,19 +34,19 @@ def embedding(
     if piece is None:
         return NotImplemented
     use = recorder.use((weight,), 1, _build(piece, padding_idx))
-    tokens = recorder.spread(use, input.long(), 0)
+    tokens = recorder.expand_per_example(use, input.long(), 0)
     use.note(tokens)
-    return recorder.tap(functional.embedding(tokens, recorder.constant(weight)), use)
+    return recorder.capture_grad(functional.embedding(tokens, recorder.constant(weight)), use)
 
 
-def _build(piece: Piece, padding: int | None) -> Any:
-    def build(use: Use) -> Iterable[Contribution]:
+def _build(piece: ParameterView, padding: int | None) -> Any:
+    def build(use: ParameterUse) -> Iterable[Contribution]:
         assert use.gradient is not None
         tokens = use.arrange(use.given()[0], 0)
         outputs = use.arrange(use.gradient, 1)
         if padding is not None:
             outputs = outputs.masked_fill((tokens == padding % piece.shape[0]).unsqueeze(2), 0.0)
-        yield Rows(piece, tokens, outputs)
+        yield EmbeddingGrad(piece, tokens, outputs)
 
     return build
 

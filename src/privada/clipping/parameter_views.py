@@ -14,7 +14,7 @@ _SCALES = {torch.float32: 1e18, torch.float64: 1e150}
 
 
 @dataclass(frozen=True)
-class Piece:
+class ParameterView:
     """A strided part of the flat vector of parameters: a parameter, or a view of one."""
 
     offset: int
@@ -25,16 +25,16 @@ class Piece:
         """Return this part of a flat vector, sharing its memory."""
         return flat.as_strided(self.shape, self.stride, flat.storage_offset() + self.offset)
 
-    def transposed(self) -> "Piece":
+    def transposed(self) -> "ParameterView":
         """Return a matrix's transpose."""
-        return Piece(self.offset, self.shape[::-1], self.stride[::-1])
+        return ParameterView(self.offset, self.shape[::-1], self.stride[::-1])
 
-    def matrix(self) -> "Piece":
+    def matrix(self) -> "ParameterView":
         """Return the piece with all but its first dimension joined."""
         if len(self.shape) == 2:
             return self
         rows, width = self.shape[0], math.prod(self.shape[1:])
-        return Piece(self.offset, (rows, width), (self.stride[0], self.stride[-1]))
+        return ParameterView(self.offset, (rows, width), (self.stride[0], self.stride[-1]))
 
     @property
     def size(self) -> int:
@@ -48,7 +48,7 @@ class Piece:
 
 
 @dataclass(frozen=True)
-class PieceWeights:
+class ViewWeights:
     """The scales of a piece, and their inverses as factors where they are an outer product.
 
     `largest` is the largest of the squared inverse scales. What is made of all scales is kept, so
@@ -103,32 +103,32 @@ class Weights:
         self._scale = scale.contiguous()
         least, largest = map(float, torch.aminmax(scale)) if scale.numel() else (1.0, 1.0)
         self.fits = 1 / _SCALES[scale.dtype] <= least <= largest <= _SCALES[scale.dtype]
-        self._pieces: dict[Piece, PieceWeights] = {}
+        self._pieces: dict[ParameterView, ViewWeights] = {}
 
-    def of(self, piece: Piece) -> PieceWeights:
+    def of(self, piece: ParameterView) -> ViewWeights:
         """Return the weights of a piece, looked at once for structure."""
         if piece not in self._pieces:
             self._pieces[piece] = self._look_at(piece)
         return self._pieces[piece]
 
-    def _look_at(self, piece: Piece) -> PieceWeights:
+    def _look_at(self, piece: ParameterView) -> ViewWeights:
         scales = piece.of(self._scale)
         largest = float(scales.min().pow(-2)) if scales.numel() else 0.0
         if len(piece.shape) != 2 or not scales.numel():
-            return PieceWeights(scales, largest)
+            return ViewWeights(scales, largest)
         if bool((scales == scales[:1]).all()):
-            return PieceWeights(scales, largest, columns=1 / scales[0])
+            return ViewWeights(scales, largest, columns=1 / scales[0])
         if bool((scales == scales[:, :1]).all()):
-            return PieceWeights(scales, largest, rows=1 / scales[:, 0])
-        return PieceWeights(scales, largest)
+            return ViewWeights(scales, largest, rows=1 / scales[:, 0])
+        return ViewWeights(scales, largest)
 
 
-def weights_of(weights: Weights | None, piece: Piece) -> PieceWeights | None:
+def weights_of(weights: Weights | None, piece: ParameterView) -> ViewWeights | None:
     """Return the weights of a piece, None for none."""
     return None if weights is None else weights.of(piece)
 
 
-def apart(pieces: Sequence[Piece]) -> bool:
+def apart(pieces: Sequence[ParameterView]) -> bool:
     """Return whether no two pieces overlap, as far as their first and last places tell."""
     ordered = sorted(pieces, key=lambda piece: piece.offset)
     return all(a.last < b.offset for a, b in pairwise(ordered))

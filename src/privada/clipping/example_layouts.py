@@ -8,16 +8,16 @@ from torch import Tensor
 
 
 @dataclass(frozen=True)
-class Layout:
+class ExampleLayout:
     """Where the examples are in a tensor: its first dimension, alone or outermost in a product
-    with others; another dimension; or innermost in the first. `spread` says that the operation was
+    with others; another dimension; or innermost in the first. `expand` says that the operation was
     given something that no example owns, and is run once for each: in a new first dimension, or
     instead of a first dimension of one.
     """
 
     dimension: int = 0
     innermost: bool = False
-    spread: Literal["", "new", "instead"] = ""
+    expand: Literal["", "new", "instead"] = ""
 
     def arrange(self, values: Tensor, examples: int, tail: int) -> Tensor:
         """Return values as (examples, positions, *tail), `tail` trailing dimensions untouched."""
@@ -35,10 +35,10 @@ class Layout:
         )
 
 
-FIRST = Layout()
+FIRST = ExampleLayout()
 
 
-def candidates(shape: torch.Size, examples: int, tail: int) -> list[Layout]:
+def candidates(shape: torch.Size, examples: int, tail: int) -> list[ExampleLayout]:
     """Return the layouts that a shape allows, for two examples or more."""
     lead = len(shape) - tail
     if lead < 1:
@@ -47,5 +47,7 @@ def candidates(shape: torch.Size, examples: int, tail: int) -> list[Layout]:
     if shape[0] and shape[0] % examples == 0:
         found.append(FIRST)
         if shape[0] > examples:
-            found.append(Layout(innermost=True))
-    return found + [Layout(d) for d in range(1, lead) if shape[d] and shape[d] % examples == 0]
+            found.append(ExampleLayout(innermost=True))
+    return found + [
+        ExampleLayout(d) for d in range(1, lead) if shape[d] and shape[d] % examples == 0
+    ]

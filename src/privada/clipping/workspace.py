@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 
-class Memory:
+class Workspace:
     """Memory that is used again, step after step, for what is made and dropped in each.
 
     Fresh memory comes a page at a time, and may cost more than the product that fills it. It grows
@@ -19,8 +19,8 @@ class Memory:
         self._held = torch.empty(0)
         self._taken = 0
 
-    def __reduce__(self) -> tuple[type["Memory"], tuple[()]]:
-        return Memory, ()
+    def __reduce__(self) -> tuple[type["Workspace"], tuple[()]]:
+        return Workspace, ()
 
     def renew(self) -> None:
         """Begin a step: what was taken before is not used any more."""
