@@ -124,8 +124,8 @@ class Planned(GradientQuery):
 
     plan: Plan | None = None
 
-    def pay(self, noise_multiplier: float, ahead: Any = None) -> Receipt:
-        return super().pay(noise_multiplier, self.plan)
+    def pay(self, event: DpEvent, ahead: Any = None) -> Receipt:
+        return super().pay(event, self.plan)
 
 
 def make_query(

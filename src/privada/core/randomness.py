@@ -5,7 +5,7 @@ Sampling and noise both draw from a `RandomSource`; neither touches any global g
 
 import hashlib
 import os
-from typing import Protocol
+from typing import Final, Protocol
 
 import numpy as np
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
@@ -55,10 +55,7 @@ class SecureSource:
         10
     """
 
-    @property
-    def secure(self) -> bool:
-        """True: the operating system keys every draw."""
-        return True
+    secure: Final = True
 
     def draw(self, size: int) -> NDArray[np.uint8]:
         """Return `size` bytes under a key of their own."""
@@ -80,15 +77,12 @@ class SeededSource:
         True
     """
 
+    secure: Final = False
+
     def __init__(self, seed: int, stream: str, position: int = 0) -> None:
         self.seed = integer("seed", seed, least=0)
         self.stream = stream
         self.position = integer("position", position, least=0)
-
-    @property
-    def secure(self) -> bool:
-        """False: the bits follow from the seed."""
-        return False
 
     def draw(self, size: int) -> NDArray[np.uint8]:
         """Return the next `size` bytes of the stream."""

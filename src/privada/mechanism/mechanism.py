@@ -149,6 +149,10 @@ class Mechanism:
         """Return the noise multiplier of a step, counted from 0."""
         return self.noise_multiplier * self.releases.factor(step)
 
+    def event_of(self, step: int) -> DpEvent:
+        """Return what one release of a step is charged as."""
+        return self.event(self.multiplier(step))
+
     def charges(self, start: int = 0, end: int | None = None) -> Tally:
         """Return the events of releases `start` to `end`, the last one not included."""
         last = self.releases.total if end is None else min(end, self.releases.total)

@@ -4,6 +4,7 @@ import copy
 from typing import Any
 
 import torch
+from dp_accounting import DpEvent
 
 from privada import data
 from privada.core.deprecation import renamed
@@ -70,6 +71,7 @@ class GradientQuery:
         self.mechanism, self.executor, self.account = mechanism, executor, account
         self._noise, self._rng, self._parameters = noise, sampling_rng, parameters
         self._units: data.Units = data.RowUnits(mechanism.sampler.units) if units is None else units
+        self._terms = mechanism.terms
         self._laid_out: tuple[DiagonalScaling, FlatScaling] | None = None
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -78,8 +80,8 @@ class GradientQuery:
 
     # ------------------------------------------------------------------ the four acts
 
-    def pay(self, noise_multiplier: float, ahead: Ahead | None = None) -> Receipt:
-        """Return the receipt of one release with so much noise; its charge is durable.
+    def pay(self, event: DpEvent, ahead: Ahead | None = None) -> Receipt:
+        """Return the receipt of one release, charged as an event of the mechanism, durably.
 
         `ahead` says what the next releases will be, so that charges can be made in small blocks.
         Now and then, the model is first tried on other dummy examples.
@@ -89,7 +91,7 @@ class GradientQuery:
             LedgerError: before any record is read.
         """
         self.executor.recheck()
-        return self.account.pay(self.mechanism.event(noise_multiplier), ahead=ahead)
+        return self.account.pay(event, ahead=ahead)
 
     def draw(self, number: int) -> Draw:
         """Return the rows that take part in a release. Private: never shown.
@@ -112,7 +114,7 @@ class GradientQuery:
 
     def add_noise(self, clipped: ClippedSum, receipt: Receipt) -> Release:
         """Return the clipped sum with the noise that was paid for."""
-        return self._noise.release(clipped, receipt, self.mechanism.terms)
+        return self._noise.release(clipped, receipt, self._terms)
 
     # ------------------------------------------------------------------ all of them
 
@@ -139,9 +141,9 @@ class GradientQuery:
             BudgetExceeded: before any record is read.
             LedgerError: before any record is read.
         """
-        positive("noise_multiplier", noise_multiplier)
+        event = self.mechanism.event(positive("noise_multiplier", noise_multiplier))
         scaling = self.lay_out(preconditioner)
-        receipt = self.pay(noise_multiplier)
+        receipt = self.pay(event)
         drawn = self.draw(number)
         clipped = self.clipped_sum(drawn, scaling, self.mechanism.clip)
         return preconditioner.restore(self.add_noise(clipped, receipt), scaling)

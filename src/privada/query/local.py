@@ -1,7 +1,6 @@
 """Clipped sums in this process: reads records, and lets nothing of them out but the sum."""
 
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 
 import numpy as np
@@ -96,18 +95,13 @@ class LocalExecutor:
 
     def clipped_sum(self, drawn: Draw, scaling: FlatScaling, clip: float) -> ClippedSum:
         """Return the sum of the scaled gradients of a draw, each bounded by the clip norm."""
-        with self._looking() as streams:
+        hidden = hidden_generator(self._model_rng, self._parameters.device)
+        # whatever records cause stays inside, and no state is left changed
+        with hidden as streams, silenced(), self._state.untouched():
             batch, found = self._records.read(drawn.rows, streams, self.engine.padding)
             if batch is not None and drawn.groups is not None:
                 batch = replace(batch, groups=drawn.groups[torch.from_numpy(found)])
             return self._summed(batch, scaling, clip, streams)
-
-    @contextmanager
-    def _looking(self) -> Iterator[HiddenStreams]:
-        """Look at records: whatever they cause stays inside, and no state is left changed."""
-        hidden = hidden_generator(self._model_rng, self._parameters.device)
-        with hidden as streams, silenced(), self._state.untouched():
-            yield streams
 
     def _summed(
         self, batch: Batch | None, scaling: FlatScaling, clip: float, streams: HiddenStreams
@@ -163,7 +157,8 @@ class LocalExecutor:
         A unit's gradient is the average over its rows, of which `rng` chooses some where there are
         more than a look takes.
         """
-        with self._looking() as streams:
+        hidden = hidden_generator(self._model_rng, self._parameters.device)
+        with hidden as streams, silenced(), self._state.untouched():
             return squared_sum(self._parameters, self._all_rows(streams, rng), bound)
 
     def _all_rows(self, streams: HiddenStreams, rng: RandomSource) -> Iterator[Tensor]:

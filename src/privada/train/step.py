@@ -45,12 +45,13 @@ def release_gradient(run: Run, state: TrainState) -> tuple[Release, TrainState]:
     number, query, clipping = state.releases, run.gradients, run.mechanism.clipping
     run.charges.check_left(number)
     scaling, preconditioner = run.parts.preconditioner.at(state.preconditioner, run.parameters)
-    flat, clip = query.lay_out(scaling), clipping.norm(state.clip)
+    clip = clipping.norm(state.clip)
 
     objective = run.settings.objective
     public = objective.gradient(run.model, run.parameters) if objective.terms else None
+    event, flat = run.mechanism.event_of(state.step), query.lay_out(scaling)
 
-    receipt = query.pay(run.mechanism.multiplier(state.step), partial(run.charges.ahead, number))
+    receipt = query.pay(event, partial(run.charges.ahead, number))
     drawn = query.draw(number)
     clipped = query.clipped_sum(drawn, flat, clip)
     release = scaling.restore(query.add_noise(clipped, receipt), flat)
