@@ -18,6 +18,8 @@ from privada.clipping.norms import (
 )
 from privada.clipping.outer_products import OuterProductGrad, sizes_of
 from privada.clipping.parameter_views import ParameterView, Weights, weights_of
+from privada.clipping.rules.convolution import Patches
+from privada.clipping.workspace import Workspace
 
 
 def extremes(contributions: Sequence[Contribution]) -> Tensor | None:
@@ -136,3 +138,19 @@ def combine(
             joined[key] = each
     parts = list(joined.values())
     return parts[0] if len(parts) == 1 else Sum(whole, parts, examples)
+
+
+def compacted(contributions: list[Contribution], workspace: Workspace) -> list[Contribution]:
+    """Replace factors by gradients where that saves work, within the memory that factors take."""
+    workspace.renew()
+    room = sum(
+        each.factor_size for each in contributions if isinstance(each, OuterProductGrad | Patches)
+    )
+    found = []
+    for each in contributions:
+        if isinstance(each, OuterProductGrad | Patches):
+            small = each.compact(room, workspace)
+            room -= 0 if small is each else small.factor_size
+            each = small
+        found.append(each)
+    return found

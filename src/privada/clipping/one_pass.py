@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from privada.clipping.bounds import ByNorm, factors_in
 from privada.clipping.clips import THRESHOLD, Clipping
-from privada.clipping.combining import extremes
+from privada.clipping.combining import compacted, extremes
 from privada.clipping.contributions import Contribution, DenseGrad
 from privada.clipping.layer_bounds import PerLayer
 from privada.clipping.losses import Loss
@@ -30,7 +30,6 @@ from privada.clipping.parameter_views import ParameterView, Weights
 from privada.clipping.reads import NotFollowed
 from privada.clipping.recorded_model import RecordedModel
 from privada.clipping.reference import PerExampleEngine
-from privada.clipping.rules.convolution import Patches
 from privada.clipping.workspace import Workspace
 from privada.core.tensors import Parameters
 from privada.core.validation import positive
@@ -105,9 +104,8 @@ class OnePassEngine(RecordedModel):
         """Return the contributions of the examples, those that fill up the batch at the end."""
         whole = batch if self.padding is None else self.padding.fill(batch)
         found = self._uncompacted(whole)
-        workspace.renew()
         with torch.no_grad(), self._no_autocast():
-            return _compacted(found, workspace)
+            return compacted(found, workspace)
 
     def _padded_size(self, batch: Batch) -> int:
         return batch.size if self.padding is None else self.padding.size(batch.size)
@@ -358,18 +356,3 @@ def _subtract_shift_(
     for place, weight in zip(places, weights, strict=True):
         if weight:
             total[place].add_(shift[place], alpha=-weight)
-
-
-def _compacted(contributions: list[Contribution], workspace: Workspace) -> list[Contribution]:
-    """Replace factors by gradients where that saves work, within the memory that factors take."""
-    room = sum(
-        each.factor_size for each in contributions if isinstance(each, OuterProductGrad | Patches)
-    )
-    found = []
-    for each in contributions:
-        if isinstance(each, OuterProductGrad | Patches):
-            small = each.compact(room, workspace)
-            room -= 0 if small is each else small.factor_size
-            each = small
-        found.append(each)
-    return found
