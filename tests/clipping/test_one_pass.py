@@ -10,6 +10,7 @@ from torch import nn
 from torch.nn import functional
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
+from privada.clipping.calling import call
 from privada.clipping.engine import make_engine
 from privada.clipping.layers import refuse_mixing_layers
 from privada.clipping.one_pass import OnePassEngine
@@ -18,7 +19,7 @@ from privada.clipping.reference import PerExampleEngine
 from privada.clipping.rules import sparse
 from privada.core.errors import ArgumentError, ModelError
 from privada.core.tensors import Parameters
-from privada.data.batch import Batch, call
+from privada.data.batch import Batch
 from privada.preconditioning import FlatScaling
 from tests.contracts.models import Apply, parameter
 from tests.contracts.test_rules import GEOMETRIES, scaling

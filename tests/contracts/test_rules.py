@@ -9,10 +9,11 @@ from hypothesis import strategies as st
 from torch.nn import functional
 
 from privada.clipping import self_check
+from privada.clipping.calling import call
 from privada.clipping.engine import make_engine
 from privada.clipping.one_pass import OnePassEngine
 from privada.core.tensors import Parameters
-from privada.data.batch import Batch, call
+from privada.data.batch import Batch
 from privada.preconditioning import FlatScaling
 from tests.contracts.models import CASES
 from tests.oracles import examples

@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 import privada as pv
 from privada import data
 from privada.accounting import Budget, Ledger, Reservation, epsilon_of, events
+from privada.accounting.ledger.sqlite.rows import SQLiteTransaction
 from privada.clipping import Batch
 from privada.core.errors import ArgumentError, BudgetExceeded, LedgerError
 from privada.core.hidden_streams import HiddenStreams
@@ -435,14 +436,14 @@ def test_settling_in_the_middle_of_reading_the_ledger_is_left_for_later(
     ledger, plan = Ledger(path, BUDGET), Plan(100)
     query = make_query(ledger, plan, 8)
     ask(query, plan, 3)
-    true = ledger._storage.charges
+    true = SQLiteTransaction.charges
 
-    def interrupted(connection: Any) -> Any:
+    def interrupted(transaction: SQLiteTransaction) -> Any:
         query.account.refund_unused()
-        return true(connection)
+        return true(transaction)
 
     with monkeypatch.context() as patch:
-        patch.setattr(ledger._storage, "charges", interrupted)
+        patch.setattr(SQLiteTransaction, "charges", interrupted)
         assert sum(charge.count for charge in ledger.charges()) == 8
     ask(query, plan, 5)
     assert charged(path) == 8  # the block was still its own

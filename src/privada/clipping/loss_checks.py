@@ -12,12 +12,13 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
+from privada.clipping.calling import call
 from privada.clipping.leaves import leaves
 from privada.clipping.losses import Loss, one_example
 from privada.clipping.self_check import moved, write_pattern
 from privada.core.errors import ModelError
 from privada.core.tensors import Parameters
-from privada.data.batch import Batch, call
+from privada.data.batch import Batch
 
 # A gradient below this, at outputs of ordinary size, is one of rounding.
 _ZERO = {torch.float64: 1e-7, torch.float32: 1e-5}

@@ -101,21 +101,30 @@ class OnePassEngine(RecordedModel):
             self._by_itself = before
 
     def _contributions(self, batch: Batch, workspace: Workspace) -> list[Contribution]:
-        """Return the contributions of the examples, those that fill up the batch at the end."""
-        whole = batch if self.padding is None else self.padding.fill(batch)
-        found = self._uncompacted(whole)
+        """Return the contributions of the examples of a batch that is filled up."""
+        found = self._uncompacted(batch)
         with torch.no_grad(), self._no_autocast():
             return compacted(found, workspace)
 
-    def _padded_size(self, batch: Batch) -> int:
-        return batch.size if self.padding is None else self.padding.size(batch.size)
+    def _filled(self, batch: Batch) -> Batch:
+        """Return a batch with dummy examples at its end, as padding says."""
+        padding = self.padding
+        if padding is None:
+            return batch
+        if 0 < batch.dummies <= padding.multiple and batch.rows % padding.multiple == 0:
+            return batch  # as it was read
+        return padding.fill(batch)
+
+    def _chunks(self, batch: Batch) -> Iterable[Batch]:
+        return (batch,) if 0 < batch.size <= self._chunk else batch.chunks(self._chunk)
 
     def clipped_sum(self, batch: Batch | None, scaling: FlatScaling, clip: float) -> ClippedSum:
         """Return the sum of the whitened, clipped per-example gradients; zero for None."""
-        positive("clip", clip)
+        if not 0 < clip < math.inf:
+            positive("clip", clip)
         clipping = self.clipping.on(self._parameters.layout)
         bound = clipping.by_norm
-        statistics = clipping.no_statistics(self._parameters.device)
+        statistics = clipping.no_statistics(self._parameters.first.device)
         if batch is None:
             total = self._parameters.zeros()
         elif bound is not None:
@@ -150,16 +159,16 @@ class OnePassEngine(RecordedModel):
             clipping.add_rows(to, statistics, rows, None, scaling, clip)
             return to
 
-        for chunk in batch.chunks(self._chunk):
+        for chunk in self._chunks(batch):
+            filled = self._filled(chunk)
             try:
-                contributions = self._contributions(chunk, self._workspace)
+                contributions = self._contributions(filled, self._workspace)
             except NotFollowed:  # not as made-up examples did: one by one is always right
                 if self._by_itself:
                     raise
                 others = with_rows(self._reference.rows(chunk.without_dummies().dense()))
                 continue
-            size = self._padded_size(chunk)
-            norms, plain = self._norms_and_plain(contributions, size, scaling, layers)
+            norms, plain = self._norms_and_plain(contributions, filled.rows, scaling, layers)
             if plain is not None:
                 places = torch.nonzero(~plain[: chunk.size])[:, 0].tolist()
                 others = with_rows(
@@ -167,7 +176,7 @@ class OnePassEngine(RecordedModel):
                 )
                 for each in contributions:
                     each.drop(plain)
-            kept = factors_in(bound, norms, clip, self._parameters.dtype)
+            kept = factors_in(bound, norms, clip, self._parameters.first.dtype)
             kept[..., chunk.size :] = 0.0
             if len(statistics):  # norms that are infinite here were counted with their rows
                 whole = norms if layers is None else torch.linalg.vector_norm(norms, dim=0)
@@ -186,9 +195,9 @@ class OnePassEngine(RecordedModel):
 
     def rows(self, batch: Batch) -> Iterator[Tensor]:
         """Yield the gradients of the examples as rows, some at a time."""
-        for chunk in batch.chunks(self._chunk):
+        for chunk in self._chunks(batch):
             try:
-                contributions = self._contributions(chunk, Workspace())
+                contributions = self._contributions(self._filled(chunk), Workspace())
             except NotFollowed:
                 if self._by_itself:
                     raise
@@ -226,8 +235,8 @@ class OnePassEngine(RecordedModel):
         with torch.no_grad(), self._no_autocast():
             if total is None:
                 written: set[int] = set()
-                like = self._parameters
-                total = torch.empty(like.size, dtype=like.dtype, device=like.device)
+                like = self._parameters.first
+                total = torch.empty(self._parameters.size, dtype=like.dtype, device=like.device)
                 left = []
                 for each in contributions:
                     piece = each.piece
@@ -261,7 +270,7 @@ class OnePassEngine(RecordedModel):
         with torch.no_grad(), self._no_autocast():
             weights = self._weights_of(scaling)
             if weights is not None and not weights.fits:
-                none = torch.zeros(examples, dtype=torch.bool, device=self._parameters.device)
+                none = torch.zeros(examples, dtype=torch.bool, device=self._parameters.first.device)
                 norms = torch.full_like(none, math.inf, dtype=torch.float64)
                 return (norms if layers is None else norms.repeat(len(layers.blocks), 1)), none
             norms = self._norms(contributions, examples, scaling, layers)
@@ -310,8 +319,8 @@ class OnePassEngine(RecordedModel):
         `shift` has the whitened shift, and the same divided by the scale once more.
         """
         weights = self._weights_of(scaling)
-        eps = torch.finfo(self._parameters.dtype).eps
-        device = self._parameters.device
+        eps = torch.finfo(self._parameters.first.dtype).eps
+        device = self._parameters.first.device
         squares = torch.zeros(examples, dtype=torch.float64, device=device)
         for each in contributions:
             squares += each.squared_norms(weights)
@@ -333,8 +342,9 @@ class OnePassEngine(RecordedModel):
 
         They are infinite where a gradient has to be made for its norm.
         """
-        contributions, size = self._contributions(batch, Workspace()), self._padded_size(batch)
-        found = [self._norms_and_plain(contributions, size, each)[0] for each in scalings]
+        filled = self._filled(batch)
+        contributions = self._contributions(filled, Workspace())
+        found = [self._norms_and_plain(contributions, filled.rows, each)[0] for each in scalings]
         return [norms[: batch.size] for norms in found]
 
     def _weights_of(self, scaling: FlatScaling) -> Weights | None:

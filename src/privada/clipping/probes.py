@@ -14,11 +14,12 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves, tree_map
 
+from privada.clipping.calling import call
 from privada.clipping.dependence import Dependence
 from privada.clipping.labels import NOBODY
 from privada.core.errors import ModelError
 from privada.core.silence import pass_on_signals
-from privada.data.batch import Batch, call
+from privada.data.batch import Batch
 from privada.data.dummies import POISONS, poisoned
 
 # Besides the given ones: code may take another path for more examples, or for a round number.

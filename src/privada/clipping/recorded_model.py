@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
+from privada.clipping.calling import call
 from privada.clipping.combining import combine
 from privada.clipping.contributions import Contribution
 from privada.clipping.dependence import Dependence
@@ -33,7 +34,7 @@ from privada.clipping.recording import (
 from privada.clipping.rules import RULES
 from privada.core.errors import ModelError
 from privada.core.tensors import Parameters
-from privada.data.batch import Batch, call
+from privada.data.batch import Batch
 
 _MOST_ROUNDS = 16
 # How many examples of a batch have labels of their own; a prime, so that those that share one are
@@ -140,7 +141,7 @@ class RecordedModel:
         return [factor for each in found for factor in each.factors()]
 
     def _no_autocast(self) -> AbstractContextManager[object]:
-        kind = self._parameters.device.type
+        kind = self._parameters.first.device.type
         if not torch.is_autocast_enabled(kind):
             return nullcontext()
         return torch.autocast(kind, enabled=False)
@@ -211,7 +212,7 @@ class RecordedModel:
             if not lost:
                 self._layouts = {key: layouts[0] for key, layouts in left.items()}
                 outputs = [use.output for use in recorder.uses if use.output is not None]
-                self.half = torch.is_autocast_enabled(self._parameters.device.type) or any(
+                self.half = torch.is_autocast_enabled(self._parameters.first.device.type) or any(
                     output.dtype in HALF for output in outputs
                 )
                 return _record_bytes(recorder)

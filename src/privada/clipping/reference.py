@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.func import grad, vmap
 from torch.utils._pytree import tree_map
 
+from privada.clipping.calling import call
 from privada.clipping.clips import THRESHOLD, Clipping
 from privada.clipping.leaves import leaves
 from privada.clipping.losses import Loss, one_example
@@ -21,7 +22,7 @@ from privada.clipping.replacing import replaced
 from privada.core.tensors import Parameters
 from privada.core.validation import positive
 from privada.core.values import ClippedSum
-from privada.data.batch import Batch, call
+from privada.data.batch import Batch
 from privada.data.padding import Padding, find_padding
 from privada.preconditioning import FlatScaling
 

@@ -19,13 +19,14 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
+from privada.clipping.calling import call
 from privada.clipping.leaves import leaves
 from privada.clipping.losses import Loss, one_example
 from privada.clipping.one_pass import OnePassEngine
 from privada.clipping.recorded_model import enlarged
 from privada.clipping.reference import PerExampleEngine
 from privada.core.tensors import Parameters
-from privada.data.batch import Batch, call
+from privada.data.batch import Batch
 from privada.preconditioning import FlatScaling
 
 # How many numbers of a pattern are made, or compared, at a time.

@@ -1,7 +1,7 @@
 """The examples of one step, and how a model is called on them."""
 
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -114,12 +114,3 @@ def scaled(batch: Batch, factor: float) -> Batch:
     return replace(
         batch, inputs=tree_map(times, batch.inputs), targets=tree_map(times, batch.targets)
     )
-
-
-def call(model: Callable[..., Any], inputs: Any) -> Any:
-    """Call a model on one input, on the parts of a tuple, or on the entries of a dict."""
-    if isinstance(inputs, dict):
-        return model(**inputs)
-    if isinstance(inputs, (tuple, list)):
-        return model(*inputs)
-    return model(inputs)

@@ -13,6 +13,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 from privada import data
 from privada.accounting import events
 from privada.clipping import Batch
+from privada.clipping.calling import call
 from privada.clipping.dependence import Dependence
 from privada.clipping.labels import NOBODY, SEVERAL
 from privada.clipping.losses import Loss, example_losses
@@ -25,7 +26,6 @@ from privada.core.randomness import RandomSource, SecureSource
 from privada.core.silence import pass_on_signals, settings_kept, silenced
 from privada.core.state import HeldState
 from privada.core.validation import positive, real
-from privada.data.batch import call
 from privada.data.padding import Padding, find_padding
 from privada.noise import GaussianNoise
 from privada.query.account import Account

@@ -10,6 +10,7 @@ from torch import nn
 
 from privada import data as private_data
 from privada.clipping import Clipping, Engine, make_engine
+from privada.clipping.calling import call
 from privada.clipping.losses import Loss
 from privada.core.errors import ArgumentError, ModelError
 from privada.core.hidden_streams import hidden_generator
@@ -18,7 +19,7 @@ from privada.core.silence import pass_on_signals, silenced
 from privada.core.state import HeldState
 from privada.core.tensors import Parameters
 from privada.core.validation import shown
-from privada.data.batch import call, scaled
+from privada.data.batch import scaled
 from privada.preconditioning import FlatScaling
 from privada.query.local import try_model
 from privada.train.settings import TrainSettings

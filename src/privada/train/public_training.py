@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from privada import data
 from privada.clipping import Batch
+from privada.clipping.calling import call
 from privada.clipping.losses import Loss, example_losses
 from privada.clipping.probes import refuse_mixing_models
 from privada.core.deprecation import renamed_argument
@@ -19,7 +20,6 @@ from privada.core.randomness import SeededSource, random_words
 from privada.core.tensors import Parameters
 from privada.core.validation import integer, positive
 from privada.core.values import Release
-from privada.data.batch import call
 from privada.preconditioning import Preconditioner
 from privada.updates import LearningRate
 from privada.updates.learning_rates import rate_of
