@@ -22,7 +22,7 @@ def curve(items):
     return events.total_divergence(dict(items), ONE)
 
 
-def test_the_dearest_part_counts_at_each_order():
+def test_the_most_expensive_part_counts_at_each_order():
     found = events.total_divergence({Parallel((TRAIN, SCORE)): 1}, ONE)
     np.testing.assert_array_equal(found, np.maximum(curve(TRAIN), curve(SCORE)))
     wide = items_of({events.gaussian(1.0): 1})
@@ -30,7 +30,7 @@ def test_the_dearest_part_counts_at_each_order():
     np.testing.assert_allclose(crossing, 3 * np.maximum(curve(TRAIN), curve(wide)))
 
 
-def test_a_selection_costs_what_repeating_its_dearest_candidate_does():
+def test_a_selection_costs_what_repeating_its_most_expensive_candidate_does():
     found = events.total_divergence({SEARCH: 1}, ONE)
     np.testing.assert_array_equal(found, repeated(np.maximum(curve(RUN), curve(CHEAP)), 10.0, 1.0))
     alone = Selected((CHEAP,), 10.0, 1.0)
@@ -117,7 +117,7 @@ STEPS = {events.poisson(0.02, 2.0): 400}
 WIDE = items_of({events.gaussian(8.0): 1})
 
 
-def test_parts_cost_what_the_dearest_costs_together_with_everything_else():
+def test_parts_cost_what_the_most_expensive_costs_together_with_everything_else():
     for delta in (1e-3, 1e-6):
         found = epsilon_of({Parallel((TRAIN, WIDE)): 1, **STEPS}, delta)
         alone = [epsilon_of({**STEPS, **dict(part)}, delta) for part in (TRAIN, WIDE)]
@@ -128,7 +128,7 @@ def test_parts_cost_what_the_dearest_costs_together_with_everything_else():
         assert found < by_rdp
 
 
-def test_two_divisions_may_put_a_record_with_the_dearest_of_both():
+def test_two_divisions_may_put_a_record_with_the_most_expensive_of_both():
     one, other = Parallel((TRAIN, ())), Parallel(((), TRAIN))
     both = epsilon_of({one: 1, other: 1}, 1e-6)
     assert both == epsilon_of({event: 2 * n for event, n in TRAIN}, 1e-6)

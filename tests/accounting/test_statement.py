@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from privada.accounting import Budget, Charge, Statement, events
 from privada.accounting.statement import NOT_COVERED
-from privada.core.formatting import up
+from privada.core.formatting import round_up
 
 CHARGES = (
     Charge("first", "tuning", events.gaussian(7.5), 3, "2025-01-01", "2025-01-02"),
@@ -53,12 +53,12 @@ def page(**changes):
 
 @given(value=st.floats(0, exclude_min=True, allow_infinity=False), digits=st.integers(1, 8))
 def test_a_number_is_never_shown_below_its_value(value, digits):
-    assert float(up(value, digits)) >= value
+    assert float(round_up(value, digits)) >= value
 
 
 @given(value=st.floats(1e-12, 1e12), digits=st.integers(2, 8))
 def test_a_number_is_shown_within_one_unit_of_the_last_digit(value, digits):
-    assert float(up(value, digits)) <= value * (1 + 1.001 * 10 ** (1 - digits))
+    assert float(round_up(value, digits)) <= value * (1 + 1.001 * 10 ** (1 - digits))
 
 
 @pytest.mark.parametrize(
@@ -66,7 +66,7 @@ def test_a_number_is_shown_within_one_unit_of_the_last_digit(value, digits):
     [(1.2341, "1.235"), (1.234, "1.234"), (9.99941, "10"), (0.0, "0"), (math.inf, "inf")],
 )
 def test_numbers_are_rounded_up(value, shown):
-    assert up(value) == shown
+    assert round_up(value) == shown
 
 
 def test_the_page_says_what_was_promised():

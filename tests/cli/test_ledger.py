@@ -9,7 +9,7 @@ import pytest
 import privada as pv
 from privada.accounting import epsilon_of, events
 from privada.cli.app import main
-from privada.core.formatting import up
+from privada.core.formatting import round_up
 
 STEP, LOOK = events.poisson(0.01, 2.0), events.gaussian(20.0)
 
@@ -61,7 +61,7 @@ def test_a_run_is_named_whole_and_its_epsilon_is_said_once(path, command, monkey
         ledger.charge({events.poisson(0.01, sigma): 10}, run=LONG)
     words = command(path).out
     assert words.count(LONG) == 1
-    own = up(json.loads(command(path, "--json").out)["runs"][LONG])
+    own = round_up(json.loads(command(path, "--json").out)["runs"][LONG])
     assert f"Run {LONG}: epsilon {own} alone\n" in words
     assert words.count(own) == 1
     rows = [line for line in words.splitlines() if line.startswith("  training: 10 releases")]

@@ -254,7 +254,7 @@ MIXING = {
 def test_a_model_that_mixes_examples_is_not_taken(name):
     model = Apply(MIXING[name], a=nn.Linear(4, 4))
     batch = Batch(torch.randn(3, 4), torch.randn(3, 4))
-    with pytest.raises(ArgumentError, match="made-up"):
+    with pytest.raises(ArgumentError, match="a dummy"):
         make_engine("one-pass", model, loss, Parameters(model), batch)
 
 

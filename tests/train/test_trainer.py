@@ -338,7 +338,7 @@ def test_a_record_that_cannot_be_read_counts_as_zero():
 
 def test_a_model_that_fails_on_everything_is_an_error_before_anything_is_charged():
     ledger = pv.Ledger(None, pv.Budget(10.0, 1e-3))
-    with pytest.raises(pv.ArgumentError, match="made-up example"):
+    with pytest.raises(pv.ArgumentError, match="dummy example"):
         trainer(Rejecting(always=True), ledger=ledger)
     assert ledger.charges() == ()
 

@@ -57,14 +57,14 @@ def make_engine(
     clipping: Clipping = THRESHOLD,
     expected: float | None = None,
 ) -> Engine:
-    """Return the engine for a model, tried on a made-up batch before any record is read.
+    """Return the engine for a model, tried on a dummy batch before any record is read.
 
     "auto" takes one pass, and per-example gradients for a model that its rules cannot follow: by
     vmap, or else one example at a time. A compiled model is run as it was before compilation. Each
     engine can clip in each way. `expected` is about how many records a batch will have.
 
     Guarantee: what the engine returns has the sensitivity that it says, for models that treat
-    examples one by one; on made-up examples it was held to a loop over them.
+    examples one by one; on dummy examples it was held to a loop over them.
 
     Raises:
         ArgumentError: the model or the loss does not accept the data's shapes and types.
@@ -116,7 +116,7 @@ def make_engine(
             )
         return engine
     raise ArgumentError(
-        "Expected a model and a loss that accept the data's shapes and types, but a made-up "
+        "Expected a model and a loss that accept the data's shapes and types, but a dummy "
         f"example of them failed with: {failures[-1]}. Inputs: {_shapes(example.inputs)}; "
         f"targets: {_shapes(example.targets)} (first dimension: the batch)."
     ) from failures[-1]

@@ -1,6 +1,6 @@
 """Losses, and parameters, with which a model would not learn as its owner thinks it does.
 
-They are refused on made-up examples, before any record is read.
+They are refused on dummy examples, before any record is read.
 """
 
 import copy
@@ -91,7 +91,7 @@ def refuse_flat_losses(
             return
     raise ModelError(
         "Expected a loss of one example's output and target, got one whose gradient is zero or not "
-        "finite for every made-up output and target. A loss that compares the examples of a batch "
+        "finite for every dummy output and target. A loss that compares the examples of a batch "
         "with each other, as contrastive losses do, is constant for one example: let each record "
         "bring what it is compared with, or choose a loss of one output and one target."
     )
@@ -153,7 +153,7 @@ def _spread(like: Tensor, width: float) -> Tensor:
 
 
 def _targets(like: Any) -> Iterator[Any]:
-    """Yield targets: the made-up one, signs and small numbers."""
+    """Yield targets: the dummy one, signs and small numbers."""
 
     def filled(number: float) -> Any:
         def fill(values: Tensor) -> Tensor:

@@ -48,7 +48,7 @@ class OnePassEngine(RecordedModel):
     Guarantee: each example's part of the sum is made from the very factors that its norm is taken
     from, or from its gradient where the clipping needs that, so the sum has the sensitivity that
     its clipping says; an example whose gradient is not finite counts as zero. This needs a model in
-    which examples do not touch: where each layer keeps its examples is found out on made-up ones,
+    which examples do not touch: where each layer keeps its examples is found out on dummy ones,
     by which output gradients belong to whose loss, and a model in which that has no answer is
     refused.
 
@@ -163,7 +163,7 @@ class OnePassEngine(RecordedModel):
             filled = self._filled(chunk)
             try:
                 contributions = self._contributions(filled, self._workspace)
-            except NotFollowed:  # not as made-up examples did: one by one is always right
+            except NotFollowed:  # not as dummy examples did: one by one is always right
                 if self._by_itself:
                     raise
                 others = with_rows(self._reference.rows(chunk.without_dummies().dense()))

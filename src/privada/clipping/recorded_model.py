@@ -1,6 +1,6 @@
 """A model whose per-example gradients are recorded in one pass, and where its examples are.
 
-Where each layer keeps its examples is found out on made-up ones: the gradients of one example's
+Where each layer keeps its examples is found out on dummy ones: the gradients of one example's
 loss alone must be zero in all that belongs to the others. What an example's gradient is made of is
 then followed, number by number: it must come from this example and the parameters alone.
 """
@@ -80,7 +80,7 @@ class RecordedModel:
 
     @property
     def uses_parameters(self) -> bool:
-        """Whether any trainable parameter was used on made-up examples."""
+        """Whether any trainable parameter was used on dummy examples."""
         return bool(self._layouts or self.whole_modules)
 
     # ------------------------------------------------------------------ passes
@@ -281,7 +281,7 @@ class RecordedModel:
         self.whole_modules = self.whole_modules - inner | {around[-1]}
 
     def _with_one_less(self, example: Batch, spread: dict[Key, ExampleLayout]) -> Recorder | None:
-        """Return what is recorded with one made-up example less, if two are left."""
+        """Return what is recorded with one dummy example less, if two are left."""
         if example.size < 3:
             return None
         recorder = self._recorder(example.size - 1, spread, asking=True)
@@ -345,7 +345,7 @@ class RecordedModel:
                         _narrow(left, before, before.output != after.output, index)
         unsure = [key[0] for key, layouts in left.items() if len(layouts) > 1]
         if unsure:
-            raise NotFollowed(f"made-up examples do not tell which part of {unsure} is whose")
+            raise NotFollowed(f"dummy examples do not tell which part of {unsure} is whose")
 
 
 def _narrow(
@@ -362,7 +362,7 @@ def _narrow(
 
 
 def enlarged(example: Batch, size: int) -> Batch:
-    """Return more made-up examples of the same kind, in the same order."""
+    """Return more dummy examples of the same kind, in the same order."""
     return example.at(torch.arange(size) * example.size // size)
 
 

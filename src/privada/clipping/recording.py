@@ -267,7 +267,7 @@ class Recorder(TorchFunctionMode):
         if self.examples == 1:
             layout = layout or FIRST
         elif layout is None and not self.asking:
-            raise NotFollowed(f"{name!r} is used more often than on made-up examples")
+            raise NotFollowed(f"{name!r} is used more often than on dummy examples")
         use = ParameterUse(key, self.examples, layout, tail, build, tuple(self.stack))
         self.uses.append(use)
         return use
@@ -331,7 +331,7 @@ class Recorder(TorchFunctionMode):
 
     @contextmanager
     def watching(self) -> Iterator[None]:
-        """Refuse reads of values while made-up examples run through a loss and back."""
+        """Refuse reads of values while dummy examples run through a loss and back."""
         if not self.asking or self.examples == 1:
             yield
             return

@@ -68,7 +68,7 @@ _ROUGH = _Tolerance(None, 5e-2)
 def hold_to_the_loop(
     engine: OnePassEngine, loss: Loss, parameters: Parameters, example: Batch
 ) -> None:
-    """Raise unless an engine gives the gradients that a loop over made-up examples gives.
+    """Raise unless an engine gives the gradients that a loop over dummy examples gives.
 
     Raises:
         Disagreement: it does not.
@@ -86,7 +86,7 @@ def hold_to_the_loop(
 
 @contextmanager
 def moved(parameters: Parameters) -> Iterator[None]:
-    """Move the parameters a little for as long as made-up examples run.
+    """Move the parameters a little for as long as dummy examples run.
 
     Many models start with zeros somewhere, where gradients tell nothing.
     """
@@ -121,7 +121,7 @@ def write_pattern(values: Tensor, start: int, width: float) -> None:
 
 
 class _Comparison:
-    """Compares an engine with a loop on made-up examples, one at a time and together."""
+    """Compares an engine with a loop on dummy examples, one at a time and together."""
 
     def __init__(
         self,

@@ -9,14 +9,14 @@ _DELTA_DIGITS = 3
 _LARGE = 1e9
 
 
-def up(value: float, digits: int = _DIGITS) -> str:
+def round_up(value: float, digits: int = _DIGITS) -> str:
     """Return a number to so many significant digits, never below its value.
 
     Example:
-        >>> from privada.core.formatting import up
-        >>> up(1.99941), up(2.0)
+        >>> from privada.core.formatting import round_up
+        >>> round_up(1.99941), round_up(2.0)
         ('2', '2')
-        >>> up(0.123401)
+        >>> round_up(0.123401)
         '0.1235'
     """
     if not math.isfinite(value) or value <= 0:
@@ -40,7 +40,7 @@ def epsilon(value: float) -> str:
         return number(value)
     if value <= 0:
         return "0"
-    shown = up(value)
+    shown = round_up(value)
     if 1000 <= float(shown) < _LARGE:
         return f"{math.ceil(value):,}"
     return shown
@@ -54,7 +54,7 @@ def delta(value: float) -> str:
         >>> delta(1e-05), delta(0.00012341)
         ('1e-05', '0.000124')
     """
-    return up(value, _DELTA_DIGITS)
+    return round_up(value, _DELTA_DIGITS)
 
 
 def left(limit: float, spent: float) -> str:

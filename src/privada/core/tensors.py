@@ -103,7 +103,7 @@ class Parameters:
         if any(isinstance(p, nn.parameter.UninitializedParameter) for p in named.values()):
             raise ModelError(
                 "Expected a model whose parameters have shapes, got lazy layers that have not run "
-                "yet. Run the model once on made-up input first."
+                "yet. Run the model once on dummy input first."
             )
         kinds = {(p.dtype, p.device) for p in named.values()}
         if len(kinds) > 1 or next(iter(named.values())).dtype not in _TYPES:

@@ -174,7 +174,7 @@ def _copied(value: Any) -> Any:
 
 
 def _longer(record: Any) -> Any:
-    """Return a made-up record, as long again as one that is given where that has a length."""
+    """Return a dummy record, as long again as one that is given where that has a length."""
 
     def doubled(value: Any) -> Any:
         if isinstance(value, Tensor) and value.ndim:

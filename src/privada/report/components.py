@@ -9,7 +9,7 @@ from privada.report import plots
 from privada.report.entries import Entry
 from privada.report.ledgers import LedgerSummary
 from privada.report.markup import Content, Markup, element, join
-from privada.report.numbers import raised
+from privada.report.numbers import superscript
 
 
 @dataclass
@@ -113,12 +113,12 @@ def facts(items: Iterable[tuple[str, Content]]) -> Markup:
 
 def epsilon_figure(value: float, name: str | None = None) -> Markup:
     """Return an epsilon, rounded up, with its exact value for machines."""
-    return figure(value, raised(formatting.epsilon(value)), name)
+    return figure(value, superscript(formatting.epsilon(value)), name)
 
 
 def delta_figure(value: float, name: str | None = None) -> Markup:
     """Return a delta, rounded up, with its exact value for machines."""
-    return figure(value, raised(formatting.delta(value)), name)
+    return figure(value, superscript(formatting.delta(value)), name)
 
 
 def method_name(method: str) -> str:

@@ -12,12 +12,12 @@ from privada.report.markup import Markup, element, join, text
 _TIMES_TEN = re.compile(r"\b(\d+(?:\.\d+)?)e([+-])0*(\d+)\b|\be\^(\d[\d,]*(?:\.\d+)?)")
 
 
-def raised(words: str) -> Markup:
+def superscript(words: str) -> Markup:
     """Return words with powers set as powers.
 
     Example:
-        >>> from privada.report.numbers import raised
-        >>> raised("e^2 times, at 1e-05")
+        >>> from privada.report.numbers import superscript
+        >>> superscript("e^2 times, at 1e-05")
         'e<sup>2</sup> times, at 10<sup>−5</sup>'
     """
     parts, end = [], 0

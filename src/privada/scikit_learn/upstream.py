@@ -85,7 +85,7 @@ def _parts(transformer: Any) -> Iterable[Any] | None:
 
 
 def _mixes(transformer: Any) -> bool:
-    """Return whether one made-up row changes what a function makes of the others."""
+    """Return whether one dummy row changes what a function makes of the others."""
     shape = (_MADE_UP, getattr(transformer, "n_features_in_", 1))
     plain = (0.6180339887 * np.arange(1.0, 1 + math.prod(shape)) % 1).reshape(shape)
     gaps = plain.copy()

@@ -95,7 +95,7 @@ def result_of(runs: CandidateRuns, now: SearchState, best: RunOutcome, ledger: L
         raise ModelError(
             "Expected at least one run that does not fail, but all of them did, or were lost when "
             "the search was stopped; the search is charged and over. Train each candidate with "
-            "pv.Trainer on made-up records to find out why; smaller learning rates may help."
+            "pv.Trainer on dummy records to find out why; smaller learning rates may help."
         )
     plan = runs.plan
     tried = tuple(

@@ -95,7 +95,7 @@ def select(
     copies the file.
 
     Edge cases: where candidates differ in cost, the most expensive one decides the price, and with
-    a budget each gets the noise that it needs. A candidate that fails on made-up examples raises
+    a budget each gets the noise that it needs. A candidate that fails on dummy examples raises
     before anything is charged; a run that fails later, for whatever reason, counts as the worst,
     and so does one that was under way when the search was killed: what it has released is paid for.
     What a recipe returns is copied, so it may keep a model and return it again. With Poisson
@@ -169,7 +169,7 @@ def _checked_session(
     before: SearchState | None,
     path: str | os.PathLike[str] | None,
 ) -> SearchSession:
-    """Return a search that is ready to be paid, whose candidates run on made-up examples."""
+    """Return a search that is ready to be paid, whose candidates run on dummy examples."""
     for index in range(len(runs.candidates)):
         runs.check(index)
     fingerprint = runs.fingerprint(words, ledger)

@@ -145,7 +145,7 @@ class Trainer:
             one, each time a record is used. The generator is seeded secretly for that record.
         collate: a function of a list of one record that returns a batch of one, always of the same
             shapes, such as `pv.pad_to(length)` for records of different lengths.
-        example: a made-up record (input, target), in place of the first one, from which the
+        example: a dummy record (input, target), in place of the first one, from which the
             records' nesting, names, shapes and types are taken; for a Dataset.
         weight_decay: adds weight_decay times the parameters to the released gradient, which costs
             nothing.

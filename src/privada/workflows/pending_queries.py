@@ -91,7 +91,7 @@ def pending_queries(
 def dry_run_data(
     rows: TableRows, options: TableOptions, pending: PendingQueries, ledger: Ledger, run: str
 ) -> TrainingData:
-    """Return records by a schema with made-up bounds and classes.
+    """Return records by a schema with placeholder bounds and classes.
 
     What is wrong with the table, and with what is made of it, then shows before it is paid for. The
     ledger, which is a copy, is charged as it will be.
@@ -182,7 +182,7 @@ def _defaults(columns: tuple[str, ...]) -> str:
 def _provisional_schema(
     rows: TableRows, options: TableOptions, target: Target | None
 ) -> tables.Schema:
-    """Return the schema with bounds to be estimated, and made-up classes if none are known."""
+    """Return the schema with bounds to be estimated, and placeholder classes if none are known."""
     if rows.schema is not None:
         return rows.schema
     made_up = tables.Classes(target_name(options), ("0", "1"))

@@ -14,7 +14,7 @@ from privada.accounting.orders import Vector
 class Parallel(DpEvent):  # type: ignore[misc]
     """Several tallies, each on a part of the records that shares no record with another's.
 
-    A record is in one part only, so that the dearest tally counts.
+    A record is in one part only, so that the most expensive tally counts.
 
     Reference: McSherry (2009), Privacy Integrated Queries, Theorem 4.
     """
@@ -34,7 +34,7 @@ class ParallelKind(EventKind[Parallel]):
     def describe(self, event: Parallel) -> str:
         """Return the event in words."""
         parts = "; ".join(registry.describe_items(part) for part in event.parts)
-        return f"releases on parts of the records that share none, the dearest counting: {parts}"
+        return f"releases on parts that share no record, the most expensive counting: {parts}"
 
     def fields(self, event: Parallel) -> dict[str, Any]:
         """Return the parts."""

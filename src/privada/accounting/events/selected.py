@@ -17,8 +17,8 @@ from privada.core.errors import EventError
 class Selected(DpEvent):  # type: ignore[misc]
     """A random number of runs, of which the best one's output is released and nothing else.
 
-    Each run draws one of the candidates, and is charged as that candidate's tally; the dearest
-    counts. `shape` says how the number of runs is distributed around its `mean`, as in
+    Each run draws one of the candidates, and is charged as that candidate's tally; the most
+    expensive counts. `shape` says how the number of runs is distributed around its `mean`, as in
     `repetition`.
 
     Reference: Papernot and Steinke (2022), Hyperparameter Tuning with Renyi Differential Privacy,
@@ -67,6 +67,6 @@ class SelectedKind(EventKind[Selected]):
         return Selected(registry.items_from_fields(candidates), float(mean), distribution)
 
     def divergence(self, event: Selected, relation: str) -> Vector:
-        """Return the divergence of repetition, from that of the dearest candidate."""
+        """Return the divergence of repetition, from that of the most expensive candidate."""
         one = registry.largest_divergence(event.candidates, relation)
         return repeated(one, event.mean, event.shape)

@@ -7,7 +7,7 @@ from privada.accounting.statement import ACCOUNTANTS_IN_WORDS, RELATIONS_IN_WORD
 from privada.report.components import capitalised, delta_figure, epsilon_figure, facts
 from privada.report.ledgers import LedgerSummary, combined
 from privada.report.markup import Content, Markup, element
-from privada.report.numbers import raised
+from privada.report.numbers import superscript
 
 
 def banner(ledgers: Sequence[LedgerSummary]) -> Markup | None:
@@ -76,7 +76,7 @@ def _lead(summary: LedgerSummary) -> Markup:
             element("div", element("dt", f"delta{would}"), element("dd", delta)),
             class_="big",
         ),
-        element("p", raised(capitalised(summary.promise)), class_="words"),
+        element("p", superscript(capitalised(summary.promise)), class_="words"),
         class_="lead",
     )
 
