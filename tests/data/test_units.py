@@ -350,3 +350,46 @@ def test_a_resumed_run_keeps_its_unit(tmp_path):
     assert trainer(**settings, resume=tmp_path / "run.pt").fit().steps_done == 3
     with pytest.raises(pv.CheckpointError, match="rows_per_unit"):
         trainer(**settings, rows_per_unit=2, resume=tmp_path / "run.pt")
+
+
+class Households:
+    """Every five rows in a row are one household; a look takes all of them."""
+
+    grouped, rows_per_unit = True, 5
+
+    def __init__(self, rows=ROWS):
+        self.row_count, self.size = rows, rows // 5
+
+    def rows(self, units, rng):
+        rows = (5 * units[:, None] + np.arange(5)).reshape(-1)
+        return rows, np.repeat(np.arange(len(units)), 5)
+
+
+def test_units_of_ones_own_are_the_same_as_their_identifiers():
+    rows = 5 * (ROWS // 5)
+    data = tuple(each[:rows] for each in records())
+    own = trainer(data, Households(rows), rows_per_unit=None, seed=2).fit()
+    same = trainer(data, np.arange(rows) // 5, rows_per_unit=5, seed=2).fit()
+    assert own.ledger.totals() == same.ledger.totals()
+    assert own.ledger.unit == same.ledger.unit == "person (all their rows)"
+    drawn = Draw(np.arange(10), torch.arange(2).repeat_interleave(5))
+    found, expected = (
+        each.gradients.clipped_sum(drawn, PLAIN, CLIP).value
+        for each in (
+            trainer(data, Households(rows), rows_per_unit=None),
+            trainer(data, np.arange(rows) // 5, rows_per_unit=5),
+        )
+    )
+    assert torch.equal(found, expected)
+
+
+def test_units_of_ones_own_that_do_not_fit_are_refused():
+    data = records()
+    with pytest.raises(pv.ArgumentError, match="one identifier for each of"):
+        trainer(data, Households(ROWS - 5), rows_per_unit=None)
+    with pytest.raises(pv.ArgumentError, match="rows_per_unit to be left out or 5"):
+        trainer(data, Households(ROWS), rows_per_unit=3)
+    single = Households(ROWS)
+    single.grouped = False
+    with pytest.raises(pv.ArgumentError, match="clipped one by one"):
+        trainer(data, single, rows_per_unit=None)

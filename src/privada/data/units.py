@@ -164,6 +164,11 @@ def units_of(rows: int, groups: Any, rows_per_unit: int | None) -> Units:
                 f"Expected rows_per_unit to be left out or {groups.rows_per_unit}, as the units "
                 f"say, got rows_per_unit={shown(rows_per_unit)}."
             )
+        if not groups.grouped:
+            raise ArgumentError(
+                "Expected units of several rows, whose `grouped` is True, got units whose rows "
+                "would be clipped one by one. Leave groups out where every row is a unit."
+            )
         made: Units = groups
     else:
         made = GroupedUnits(groups, ROWS_PER_UNIT if rows_per_unit is None else rows_per_unit)
