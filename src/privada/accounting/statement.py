@@ -140,8 +140,8 @@ class Statement:
             f"The trained model is ({epsilon}, {delta})-differentially "
             f"private. In words: {change}, and every possible outcome becomes at most "
             f"e^{epsilon} times more or less likely, but for a chance of about "
-            f"{delta} that this fails. The smaller the first number, the less anyone "
-            "can learn about a single one, however much they know already."
+            f"{delta} that this fails. A smaller epsilon reveals less about any one "
+            f"{self.unit}, whatever else is known."
         )
 
     def _spent(self) -> list[str]:
