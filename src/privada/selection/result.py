@@ -16,6 +16,7 @@ from privada.selection.prices import Price
 from privada.selection.runs import CandidateRuns
 from privada.selection.spaces import Settings
 from privada.selection.state import RunOutcome, SearchState
+from privada.train import bill
 
 _log = logging.getLogger("privada.selection")
 
@@ -159,37 +160,25 @@ def _assumptions(runs: CandidateRuns, ledger: Ledger, secure: bool) -> list[str]
     """Return what the promise of a search rests on."""
     unit, parts = runs.unit, runs.parts
     number = parts.population + (0 if parts.public else parts.scored_population)
-    whose = (
-        f"Each {unit}: all their rows, which are those with one identifier in groups; no {unit} "
-        f"has two. A look takes at most {parts.rows_per_unit} of them, chosen afresh, and bounds "
-        "the average of their gradients, or of their scores."
-        if parts.grouped
-        else f"Each {unit} is one row of the data and shares no row with another."
-    )
+    rows = parts.rows_per_unit if parts.grouped else None
     listed = [
-        whose,
-        f"The number of {_counted(runs)}, {number:,}, is public: it sets the sampling rate.",
+        bill.whose(unit, rows, "their gradients, or of their scores"),
+        bill.public_number(_counted(runs), number),
         parts.words,
         "The candidates, their first parameters and the terms of the search were chosen without "
         "looking at these records, or by looks that this ledger lists.",
-        "The records' names, shapes and types, and the range of labels and tokens, are public.",
+        bill.STRUCTURE,
     ]
     if not isinstance(parts.train, tuple | list):
-        listed.append(
-            f"What the data set gives for a {unit} depends on that {unit} alone, and on nothing "
-            "that another one has left behind, as in a cache."
-        )
+        listed.append(bill.one_by_one(unit))
     if not runs.plan.all_released:
         listed.append(
             "How many runs there were, which candidates ran and how long it took stay secret: the "
             "price is that of the best run alone."
         )
     if not ledger.durable:
-        listed.append(
-            "The ledger is in memory: runs on the same data elsewhere are not counted here. Give "
-            "the search a ledger file to add them up."
-        )
-    listed += [f"Side information: {source}." for source in runs.sources]
+        listed.append(bill.in_memory("the search"))
+    listed += [each for source in runs.sources for each in bill.side_information(source)]
     if not secure:
         listed.append("seeded: not a private release. Everything drawn follows from a seed.")
     return listed

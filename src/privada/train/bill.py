@@ -51,26 +51,18 @@ def assumptions(run: Run) -> list[str]:
     """Return what the promise of a run rests on, in words."""
     settings, unit = run.settings, run.settings.unit
     listed = [
-        _whose(run),
+        whose(unit, run.units.rows_per_unit if run.units.grouped else None),
         _population(run),
         "The model's first parameters, the method, its settings and the number of steps were "
         "chosen without looking at these records, or by looks that this ledger lists.",
-        "The records' names, shapes and types, and the range of labels and tokens, are public.",
+        STRUCTURE,
     ]
     if isinstance(run.records, private_data.DatasetRecords):
-        listed.append(
-            f"What the data set gives for a {unit} depends on that {unit} alone, and on "
-            "nothing that another one has left behind, as in a cache."
-        )
+        listed.append(one_by_one(unit))
     if not run.ledger.durable:
-        listed.append(
-            "The ledger is in memory: runs on the same data elsewhere are not counted here. "
-            "Give the trainer a ledger file to add them up."
-        )
+        listed.append(in_memory("the trainer"))
     parts = run.parts
-    sources = dict.fromkeys(s for s in (parts.preconditioner.source, parts.rule.source) if s)
-    if sources:
-        listed.append(f"Side information: {'; '.join(sources)}.")
+    listed += side_information(parts.preconditioner.source, parts.rule.source)
     if settings.objective.terms:
         listed.append(
             "What the objective adds to the loss depends on the parameters alone, and on no "
@@ -90,23 +82,55 @@ def assumptions(run: Run) -> list[str]:
     return listed
 
 
-def _whose(run: Run) -> str:
-    unit = run.settings.unit
-    if not run.units.grouped:
-        return f"Each {unit} is one row of the data and shares no row with another."
-    return (
-        f"Each {unit}: all their rows, which are those with one identifier in groups; no "
-        f"{unit} has two. A look takes at most {run.units.rows_per_unit} of them, chosen "
-        "afresh, and bounds the average of their gradients."
-    )
-
-
 def _population(run: Run) -> str:
     settings = run.settings
     counted = f"{settings.unit}s" if run.units.grouped else "records"
     if settings.population is None:
-        return f"The number of {counted}, {run.population:,}, is public: it sets the sampling rate."
+        return public_number(counted, run.population)
     return (
         f"The sampling rate is set from a public population of {settings.population:,}, "
         f"not from the number of {counted}."
     )
+
+
+# ---------------------------------------------------------------------- shared with searches
+
+STRUCTURE = "The records' names, shapes and types, and the range of labels and tokens, are public."
+
+
+def whose(unit: str, rows_per_unit: int | None, bounded: str = "their gradients") -> str:
+    """Say which rows belong to one unit; `rows_per_unit` is None where each row is one."""
+    if rows_per_unit is None:
+        return f"Each {unit} is one row of the data and shares no row with another."
+    return (
+        f"Each {unit}: all their rows, which are those with one identifier in groups; no "
+        f"{unit} has two. A look takes at most {rows_per_unit} of them, chosen afresh, and "
+        f"bounds the average of {bounded}."
+    )
+
+
+def public_number(counted: str, number: int) -> str:
+    """Say that the number of units is public."""
+    return f"The number of {counted}, {number:,}, is public: it sets the sampling rate."
+
+
+def one_by_one(unit: str) -> str:
+    """Say that a data set gives each unit by itself."""
+    return (
+        f"What the data set gives for a {unit} depends on that {unit} alone, and on nothing that "
+        "another one has left behind, as in a cache."
+    )
+
+
+def in_memory(owner: str) -> str:
+    """Say that a ledger counts what its process does alone."""
+    return (
+        "The ledger is in memory: runs on the same data elsewhere are not counted here. Give "
+        f"{owner} a ledger file to add them up."
+    )
+
+
+def side_information(*sources: str) -> list[str]:
+    """Say where the values come from that methods were given, each once."""
+    found = dict.fromkeys(filter(None, sources))
+    return [f"Side information: {'; '.join(found)}."] if found else []
