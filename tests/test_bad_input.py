@@ -344,7 +344,7 @@ MODELS = {
     "batch norm": (nn.Sequential(nn.Linear(5, 4), nn.BatchNorm1d(4), nn.Linear(4, 3)), "GroupNorm"),
     "no parameters": (nn.Identity(), "trainable parameter"),
     "all frozen": (nn.Linear(5, 3).requires_grad_(False), "trainable parameter"),
-    "lazy layer": (nn.LazyLinear(3), "made-up input"),
+    "lazy layer": (nn.LazyLinear(3), "dummy input"),
     "half precision": (nn.Linear(5, 3).half(), "float32"),
     "two types": (nn.Sequential(nn.Linear(5, 4), nn.Linear(4, 3).double()), "float32"),
 }

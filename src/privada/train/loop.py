@@ -21,10 +21,9 @@ from privada.core.deprecation import renamed_argument
 from privada.core.errors import ArgumentError
 from privada.core.validation import positive, shown
 from privada.data import Collate, Transform
-from privada.mechanism import Independent, Noise
+from privada.mechanism import Noise
 from privada.methods import Parts
-from privada.objective import objective
-from privada.participation import Participation, participation
+from privada.participation import Participation
 from privada.preconditioning import Preconditioner, isotropic
 from privada.query.executor import Execution
 from privada.train.bill import statement
@@ -135,28 +134,7 @@ class PrivateLoop:
         executor: Execution | None = None,
         noise: Noise | None = None,
     ) -> None:
-        settings = TrainSettings(
-            batch_size=batch_size,
-            epochs=epochs,
-            steps=steps,
-            budget=budget,
-            noise_multiplier=noise_multiplier,
-            delta=delta,
-            sampling=participation(sampling),
-            ledger=ledger,
-            seed=seed,
-            population=population,
-            unit=unit,
-            engine=engine,
-            transform=transform,
-            collate=collate,
-            example=example,
-            objective=objective(weight_decay, public_term),
-            groups=groups,
-            rows_per_unit=rows_per_unit,
-            executor=executor,
-            noise=Independent() if noise is None else noise,
-        )
+        settings = TrainSettings.of(locals())
         self._clip = positive("clip", clip)
         check_model(model, loss)
         self._check_optimizer(model, optimizer)

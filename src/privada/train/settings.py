@@ -2,8 +2,8 @@
 
 import math
 import os
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields
 from functools import partial
 from typing import Any
 
@@ -12,8 +12,8 @@ from privada.core.errors import ArgumentError
 from privada.core.validation import integer, positive, printable_text, probability, shown
 from privada.data import Collate, Transform
 from privada.mechanism import Independent, Noise
-from privada.objective import Objective
-from privada.participation import Participation
+from privada.objective import Objective, objective
+from privada.participation import Participation, participation
 from privada.query.executor import Execution
 
 # A plan of more would not fit into memory.
@@ -46,6 +46,15 @@ class TrainSettings:
     rows_per_unit: int | None = None
     executor: Execution | None = None
     noise: Noise = field(default_factory=Independent)
+
+    @classmethod
+    def of(cls, arguments: Mapping[str, Any]) -> "TrainSettings":
+        """Return the settings among the arguments of a trainer or of a loop, by their names."""
+        given = {each.name: arguments[each.name] for each in fields(cls) if each.name in arguments}
+        given["sampling"] = participation(arguments["sampling"])
+        given["objective"] = objective(arguments["weight_decay"], arguments["public_term"])
+        given["noise"] = Independent() if arguments["noise"] is None else arguments["noise"]
+        return cls(**given)
 
     def __post_init__(self) -> None:
         self._number("batch_size", positive)

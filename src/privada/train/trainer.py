@@ -18,10 +18,9 @@ from privada.core.deprecation import renamed
 from privada.core.errors import ArgumentError
 from privada.core.validation import integer, shown
 from privada.data import Collate, Transform
-from privada.mechanism import Independent, Noise
+from privada.mechanism import Noise
 from privada.methods import Method
-from privada.objective import objective
-from privada.participation import Participation, participation
+from privada.participation import Participation
 from privada.query.executor import Execution
 from privada.query.gradients import GradientQuery
 from privada.train import checkpoint
@@ -221,30 +220,7 @@ class Trainer:
         noise: Noise | None = None,
     ) -> None:
         _check(method, resume)
-        settings = TrainSettings(
-            batch_size=batch_size,
-            epochs=epochs,
-            steps=steps,
-            budget=budget,
-            noise_multiplier=noise_multiplier,
-            delta=delta,
-            sampling=participation(sampling),
-            ledger=ledger,
-            seed=seed,
-            population=population,
-            unit=unit,
-            engine=engine,
-            run=run,
-            transform=transform,
-            collate=collate,
-            example=example,
-            objective=objective(weight_decay, public_term),
-            groups=groups,
-            rows_per_unit=rows_per_unit,
-            executor=executor,
-            noise=Independent() if noise is None else noise,
-        )
-        self._start(model, loss, data, method, settings, resume)
+        self._start(model, loss, data, method, TrainSettings.of(locals()), resume)
 
     def _start(
         self,
