@@ -1,6 +1,6 @@
 """Compare the engine of this checkout with that of another, in turns within one run.
 
-    python -m benchmarks.versions ../other-checkout [rounds]
+    python -m benchmarks.versions ../other-checkout [rounds [part of a model's name]]
 
 Each checkout runs its own code in a process of its own. They take turns, a few steps each, so that
 whatever else the machine does falls on both. Prints the ratio of medians for each model.
@@ -13,8 +13,8 @@ import time
 from pathlib import Path
 
 WAYS = ("isotropic", "diagonal")
-# How long one turn takes, about, in seconds.
-_TURN = 0.3
+# How long one turn takes, about, in seconds, and how often processes are started.
+_TURN, _STARTS = 0.2, 5
 
 
 def work() -> None:
@@ -71,31 +71,51 @@ class Checkout:
         self._process.kill()
 
 
-def compare(other: Path, rounds: int) -> None:
-    """Print a line for each model and way."""
+def compare(other: Path, rounds: int, only: str = "") -> None:
+    """Print a line for each model and way.
+
+    Processes are started anew several times: where memory lies can matter more than the code.
+    """
     from benchmarks.models import CASES
 
-    here, there = Checkout(Path(__file__).resolve().parent.parent), Checkout(other.resolve())
+    roots = Path(__file__).resolve().parent.parent, other.resolve()
+    for case in CASES:
+        if only not in case.name:
+            continue
+        for way in WAYS:
+            times: dict[Path, list[float]] = {root: [] for root in roots}
+            for start in range(_STARTS):
+                found = _turns(roots if start % 2 else roots[::-1], case.name, way, rounds)
+                for root, some in found.items():
+                    times[root].append(statistics.median(some))
+            now, before = (statistics.median(times[root]) for root in roots)
+            ratios = [a / b for a, b in zip(times[roots[0]], times[roots[1]], strict=True)]
+            print(
+                f"{case.name:36} {way:10} {1e3 * before:9.2f} ms {1e3 * now:9.2f} ms  "
+                f"ratio {now / before:5.3f}  of pairs {min(ratios):5.3f} to {max(ratios):5.3f}",
+                flush=True,
+            )
+
+
+def _turns(roots: tuple[Path, ...], model: str, way: str, rounds: int) -> dict[Path, list[float]]:
+    """Return the seconds of a step in each turn, of new processes."""
+    made = {root: Checkout(root) for root in roots}
     try:
-        for case in CASES:
-            for way in WAYS:
-                first = max(each.time(case.name, way, 2) for each in (here, there))
-                steps = max(1, int(_TURN / first))
-                times: dict[Checkout, list[float]] = {here: [], there: []}
-                for turn in range(rounds):
-                    for each in (here, there) if turn % 2 else (there, here):
-                        times[each].append(each.time(case.name, way, steps))
-                now, before = (statistics.median(times[each]) for each in (here, there))
-                ratios = [a / b for a, b in zip(times[here], times[there], strict=True)]
-                print(
-                    f"{case.name:32} {way:10} {1e3 * before:9.2f} ms {1e3 * now:9.2f} ms  "
-                    f"medians {now / before:5.3f}  pairs {statistics.median(ratios):5.3f}",
-                    flush=True,
-                )
+        first = max(each.time(model, way, 2) for each in made.values())
+        steps = max(1, int(_TURN / first))
+        times: dict[Path, list[float]] = {root: [] for root in roots}
+        for turn in range(rounds):
+            for root in roots if turn % 2 else roots[::-1]:
+                times[root].append(made[root].time(model, way, steps))
+        return times
     finally:
-        here.close()
-        there.close()
+        for each in made.values():
+            each.close()
 
 
 if __name__ == "__main__":
-    compare(Path(sys.argv[1]), int(sys.argv[2]) if len(sys.argv) > 2 else 15)
+    compare(
+        Path(sys.argv[1]),
+        int(sys.argv[2]) if len(sys.argv) > 2 else 5,
+        sys.argv[3] if len(sys.argv) > 3 else "",
+    )
