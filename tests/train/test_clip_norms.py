@@ -8,6 +8,8 @@ import torch
 from torch import nn
 
 import privada as pv
+from privada.preconditioning import FlatScaling
+from privada.query.executor import Draw
 from tests.taps import tap_releases
 
 COUNT, WIDTH = 400, 5
@@ -154,3 +156,38 @@ def test_a_step_that_fails_leaves_the_clip_norm_as_it_was(monkeypatch):
     # what was released in vain is in the bill and in the history
     assert sum(made.ledger.totals().values()) == 6
     assert made.history[-1].epsilon == pytest.approx(made.epsilon(), rel=1e-12)
+
+
+def two_layers():
+    torch.manual_seed(4)
+    return nn.Sequential(nn.Linear(WIDTH, 6), nn.Tanh(), nn.Linear(6, 1))
+
+
+@pytest.mark.parametrize("groups", [None, np.arange(COUNT) // 4], ids=["rows", "persons"])
+@pytest.mark.parametrize(
+    "clipping",
+    [
+        pv.clipping.per_layer(),
+        pv.clipping.per_layer({"0": 1.0, "2": 2.0}),
+        pv.clipping.adaptive(of=pv.clipping.per_layer()),
+    ],
+    ids=["uniform", "by shares", "adaptive"],
+)
+def test_layers_are_clipped_by_themselves_in_training_and_no_unit_moves_more(clipping, groups):
+    rows, targets = problem()
+    rows[8:12] *= 1e12  # one wild person
+    made = pv.Trainer(
+        two_layers(), nn.MSELoss(), (rows, targets), batch_size=50, steps=3, noise_multiplier=1.0,
+        delta=1e-4, groups=groups, method=pv.methods.DPSGD(lr=0.1, clip=0.5, clipping=clipping),
+    )  # fmt: skip
+    plain = FlatScaling(None, None)
+    kept = np.arange(12) if groups is None else np.arange(24)
+    owners = None if groups is None else torch.from_numpy(groups[kept])
+    everyone = made.gradients.clipped_sum(Draw(kept, owners), plain, 0.5)
+    gone = kept != 9 if groups is None else groups[kept] != 2
+    without = made.gradients.clipped_sum(
+        Draw(kept[gone], None if owners is None else owners[torch.from_numpy(gone)]), plain, 0.5
+    )
+    moved = float((everyone.value - without.value).double().norm())
+    assert moved <= everyone.sensitivity * (1 + 1e-6)
+    assert made.fit().steps_done == 3
