@@ -154,9 +154,13 @@ def test_the_former_ways_to_ask_a_trainer_work():
     assert query is trainer.gradients
     with pytest.warns(DeprecationWarning, match=r"Gate\.query is now called"):
         assert query.query(preconditioning.isotropic(), 1.0).noise_std == 1.0
+    with pytest.warns(DeprecationWarning, match="The argument geometry of query is now called"):
+        query.query(geometry=preconditioning.isotropic(), noise_multiplier=1.0)
+    with pytest.warns(DeprecationWarning, match=r"Gate\.squares is now called"):
+        assert query.squares(0.5, 2.0, population=50).batch_size == 50
     with pytest.warns(DeprecationWarning, match=r"Gate\.settle is now called"):
         query.settle()
-    assert sum(trainer.ledger.totals().values()) == 1
+    assert sum(trainer.ledger.totals().values()) == 3
 
 
 def test_the_former_names_of_clippings_work():
@@ -197,3 +201,28 @@ def test_a_name_that_is_renamed_in_place_still_works(module, former, now):
         assert getattr(found, former) is getattr(found, now)
     assert former not in found.__all__
     assert now in found.__all__
+
+
+def test_random_sources_were_called_bits():
+    source = SeededSource(0, "noise")
+    for make in (privada.noise.GaussianNoise, privada.selection.Trial):
+        with pytest.warns(DeprecationWarning, match="The argument bits of .* now called rng"):
+            made = make(bits=source)
+        assert source in vars(made).values()
+    with pytest.warns(DeprecationWarning, match="The argument bits of deal"):
+        privada.clipping.microbatches(2).deal(4, 4, bits=source)
+
+
+def test_the_former_argument_of_restoring_works():
+    with pytest.warns(DeprecationWarning, match="The argument shape of Restoring"):
+        found = preconditioning.restoring(shape=preconditioning.diagonal(2.0))
+    assert isinstance(found, preconditioning.Restoring)
+
+
+def test_utilities_of_scores_were_called_merits():
+    score = privada.selection.accuracy()
+    outputs, targets = torch.eye(2), torch.tensor([0, 0])
+    with pytest.warns(DeprecationWarning, match=r"Score\.merits is now called"):
+        assert torch.equal(score.merits(outputs, targets), score.utilities(outputs, targets))
+    with pytest.warns(DeprecationWarning, match=r"Score\.from_merit is now called"):
+        assert score.from_merit(0.5) == score.from_utility(0.5)

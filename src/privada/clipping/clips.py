@@ -27,7 +27,7 @@ from privada.clipping.norm_controls import (
     checked_control,
 )
 from privada.clipping.projection import Ellipsoid
-from privada.core.deprecation import renamed
+from privada.core.deprecation import renamed, renamed_argument
 from privada.core.errors import ArgumentError
 from privada.core.randomness import RandomSource, integers
 from privada.core.tensors import Layout
@@ -172,6 +172,7 @@ class Clipping:
         renamed("Clipping.terms", "Clipping.expected_terms")
         return self.expected_terms(batch_size)
 
+    @renamed_argument("bits", "rng")
     def deal(self, count: int, batch_size: float, rng: RandomSource) -> Tensor | None:
         """Return what `assign_microbatches` does; its former name."""
         renamed("Clipping.deal", "Clipping.assign_microbatches")

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from privada.accounting import events
+from privada.core.deprecation import renamed_argument
 from privada.core.errors import ArgumentError
 from privada.core.randomness import RandomSource, SecureSource, uniforms
 from privada.core.receipts import Receipt, check_receipt
@@ -142,6 +143,7 @@ def _add_there(part: Tensor, noise: Iterator[tuple[slice, _FloatArray]], spacing
     part.round_().mul_(spacing)
 
 
+@renamed_argument("bits", "rng")
 class GaussianNoise:
     """The source of noise: turns a clipped sum into a release.
 

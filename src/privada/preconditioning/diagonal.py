@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from privada.core.deprecation import renamed_argument
 from privada.core.errors import ArgumentError
 from privada.core.tensors import Parameters
 from privada.core.validation import flag, printable_text, shown
@@ -270,6 +271,7 @@ class FromState(Preconditioner):
         return self._made
 
 
+@renamed_argument("shape", "inner")
 class Restoring(Preconditioner):
     """Another preconditioner, with its scales and shifts undone after the release.
 

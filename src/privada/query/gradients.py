@@ -7,7 +7,7 @@ import torch
 from dp_accounting import DpEvent
 
 from privada import data
-from privada.core.deprecation import renamed
+from privada.core.deprecation import renamed, renamed_argument
 from privada.core.randomness import RandomSource
 from privada.core.receipts import Receipt
 from privada.core.tensors import Parameters
@@ -18,6 +18,7 @@ from privada.noise import NoiseStream
 from privada.preconditioning import DiagonalScaling, FlatScaling
 from privada.query.account import Account, Ahead
 from privada.query.executor import Draw, Executor
+from privada.query.second_moments import SecondMomentQuery
 
 
 class GradientQuery:
@@ -148,12 +149,25 @@ class GradientQuery:
         clipped = self.clipped_sum(drawn, scaling, self.mechanism.clip)
         return preconditioner.restore(self.add_noise(clipped, receipt), scaling)
 
+    @renamed_argument("geometry", "preconditioner")
     def query(
         self, preconditioner: DiagonalScaling, noise_multiplier: float, number: int = 0
     ) -> Release:
         """Return what `release` does; its former name."""
         renamed("Gate.query", "GradientQuery.release")
         return self.release(preconditioner, noise_multiplier, number)
+
+    def squares(self, bound: float, noise_multiplier: float, population: float) -> Release:
+        """Return a release of bounded squares over all units; `SecondMomentQuery` does that now."""
+        renamed("Gate.squares", "SecondMomentQuery.release")
+        query = SecondMomentQuery(
+            executor=self.executor,
+            account=self.account,
+            noise=self._noise,
+            rng=self._rng,
+            population=population,
+        )
+        return query.release(bound, noise_multiplier)
 
     def settle(self) -> None:
         """Return the charges that were reserved and not used; the former way to say it."""

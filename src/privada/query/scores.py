@@ -20,6 +20,7 @@ from privada.clipping.losses import Loss, example_losses
 from privada.clipping.probes import refuse_mixing_models
 from privada.clipping.reads import without_reads
 from privada.clipping.scores import bounded_sum
+from privada.core.deprecation import renamed
 from privada.core.errors import ArgumentError, ModelError
 from privada.core.hidden_streams import HiddenStreams, hidden_generator
 from privada.core.randomness import RandomSource, SecureSource
@@ -92,6 +93,16 @@ class Score:
     def from_utility(self, utility: float) -> float:
         """Return the score that stands for an average utility."""
         return self.low + utility if self.greater else self.high - utility
+
+    def merits(self, outputs: Any, targets: Any) -> Tensor:
+        """Return what `utilities` does; its former name."""
+        renamed("Score.merits", "Score.utilities")
+        return self.utilities(outputs, targets)
+
+    def from_merit(self, merit: float) -> float:
+        """Return what `from_utility` does; its former name."""
+        renamed("Score.from_merit", "Score.from_utility")
+        return self.from_utility(merit)
 
     def check(self, model: nn.Module, example: Batch) -> None:
         """Raise if scores of dummy examples are wrong in shape, out of bounds or of each other.

@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from privada.core.deprecation import renamed_argument
 from privada.core.errors import ArgumentError
 from privada.core.randomness import RandomSource, SeededSource, integers, uniforms
 from privada.core.validation import integer, real
@@ -115,6 +116,7 @@ def _drawn(name: str, source: Any, rng: RandomSource) -> Any:
     return value.item() if isinstance(value, np.generic) else value
 
 
+@renamed_argument("bits", "rng")
 class Trial:
     """Suggests the settings of one candidate, by the names that Optuna's trials have.
 
