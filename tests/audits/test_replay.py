@@ -23,6 +23,7 @@ from privada.cli.app import main
 from privada.scikit_learn import fit_registry
 from tests.audits import replay
 from tests.releases import paid
+from tests.schemas import SCHEMA
 
 RECORDS, ODD, FEATURES, STEPS = 16, 7, 3, 3
 _RNG = np.random.default_rng(0)
@@ -500,20 +501,6 @@ def test_the_search_that_scores_the_record(how, odd):
 
 # ---------------------------------------------------------------------- the command line
 
-SCHEMA = """
-[target]
-column = "sick"
-classes = ["no", "yes"]
-
-[columns.age]
-kind = "number"
-low = 0
-high = 100
-
-[columns.ward]
-kind = "category"
-values = ["a", "b"]
-"""
 TABLE_ROWS = 200
 # Cells that cannot be what the schema says are refused before anything is charged, as the page on
 # tables says; these can be.

@@ -24,21 +24,8 @@ from privada.models import load
 from privada.train import checkpoint
 from tests.datasets import data_folder
 from tests.forks import PATIENCE
+from tests.schemas import SCHEMA
 
-SCHEMA = """
-[target]
-column = "sick"
-classes = ["no", "yes"]
-
-[columns.age]
-kind = "number"
-low = 0
-high = 100
-
-[columns.ward]
-kind = "category"
-values = ["a", "b"]
-"""
 QUICK = ("--epochs", "2", "--batch-size", "50")
 
 

@@ -13,21 +13,8 @@ import privada as pv
 from privada.cli.app import main
 from privada.core.errors import ArgumentError
 from privada.models import load
+from tests.schemas import SCHEMA
 
-SCHEMA = """
-[target]
-column = "sick"
-classes = ["no", "yes"]
-
-[columns.age]
-kind = "number"
-low = 0
-high = 100
-
-[columns.ward]
-kind = "category"
-values = ["a", "b"]
-"""
 QUICK = ("--epochs", "1", "--batch-size", "50", "--set", "lr=0.1,1", "--set", "clip=1")
 
 

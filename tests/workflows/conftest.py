@@ -3,20 +3,8 @@
 import numpy as np
 import pytest
 
-SCHEMA = """
-[target]
-column = "sick"
-classes = ["no", "yes"]
+from tests.schemas import SCHEMA
 
-[columns.age]
-kind = "number"
-low = 0
-high = 100
-
-[columns.ward]
-kind = "category"
-values = ["a", "b"]
-"""
 PATIENTS = 400
 
 
