@@ -418,8 +418,9 @@ def adaptive(
     Each unit adds one more coordinate to the clipped sum, kappa (b - 1/2), with b = 1 if its
     whitened gradient has a norm of at most the clip norm C, else 0, and kappa = ratio C. The noisy
     sum of these tells the share of short gradients, share = 1/2 + sum / (kappa B) with the expected
-    number of units B, and the clip norm becomes C exp(-rate (share - quantile)). It stays within
-    four powers of ten of the first one, which is the `clip` of a method.
+    number of units B, brought between 0 and 1, and the clip norm becomes
+    C exp(-rate (share - quantile)). It stays within four powers of ten of the first one, which is
+    the `clip` of a method.
 
     The ratio is found by `calibrated`, for a noise multiplier z: 1 / sqrt((count_noise B / z)^2 -
     1/4), so that the noise in the count has a standard deviation of count_noise B. It is one at

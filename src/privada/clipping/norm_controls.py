@@ -176,7 +176,8 @@ class Adaptive:
             )
         clip, first = state["clip"], state["first"]
         count = float(release.statistics) / (self.ratio * clip)
-        share = 0.5 + count / release.batch_size
+        # a share beyond these is noise, which would move the clip norm by leaps in small batches
+        share = min(max(0.5 + count / release.batch_size, 0.0), 1.0)
         # in logarithms, in which nothing overflows
         log = math.log(clip) - self.rate * (share - self.quantile)
         room = math.log(_FARTHEST)
