@@ -5,6 +5,8 @@ from dp_accounting.rdp.rdp_privacy_accountant import DEFAULT_RDP_ORDERS
 from numpy.typing import NDArray
 
 Vector = NDArray[np.float64]
+# Which of `ORDERS` are asked for.
+Places = tuple[int, ...]
 
 # Whole orders lie an eighth of an octave apart beyond 64: much noise at a tiny delta needs them.
 WHOLE = np.concatenate([np.arange(2, 65), *(np.arange(9, 17) * step for step in (8, 16, 32, 64))])

@@ -2,17 +2,20 @@
 
 They are computed here rather than taken from dp_accounting because that library drops fractional
 orders of the Poisson-sampled Gaussian whose series does not converge (noise 0.3 at rate 0.05 loses
-the best ones), takes differences that cancel for fixed-size samples with much noise, and is slow:
-a second for fifty multipliers of the one, or for five of the other.
+the best ones), has a loose bound for fixed-size samples, by differences that cancel with much
+noise, and is slow: a second for fifty multipliers of the one, or for five of the other.
 """
 
 import math
 from functools import lru_cache
+from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy.special import gammaln, logsumexp
 
-from privada.accounting.orders import COMMON, ORDERS, WHOLE, Vector
+from privada.accounting.fixed_size_divergences import fixed_size_divergences
+from privada.accounting.orders import COMMON, ORDERS, WHOLE, Places, Vector
 
 # Below this rate the convexity gap that quadrature measures drowns in rounding, and the next
 # whole order, which has a sum without cancellation, bounds a fractional one from above.
@@ -26,28 +29,46 @@ _ROUNDING = 5e-10
 _LEAST_DIVERGENCE = 1e-300
 
 
-@lru_cache(maxsize=1)
-def _log_binomials() -> Vector:
-    """Return log C(alpha, i) for each whole order and each i, -inf where i > alpha."""
-    alpha = WHOLE[:, None].astype(float)
-    i = np.arange(WHOLE[-1] + 1)[None, :].astype(float)
-    with np.errstate(invalid="ignore"):
-        logs = gammaln(alpha + 1) - gammaln(i + 1) - gammaln(np.maximum(alpha - i, 0) + 1)
-    return np.where(i <= alpha, logs, -np.inf)
+class _Chosen(NamedTuple):
+    """Some of `ORDERS`, and what of their divergences depends on nothing else.
+
+    `whole` has the whole orders that are at or next above them, `above` says for each order which
+    of these that is, `fractional` which orders are not whole. `log_binomials` has log C(alpha, i)
+    for each whole order alpha and each i in `powers`, 2 and more; -inf where i > alpha.
+    """
+
+    orders: Vector
+    fractional: NDArray[np.bool_]
+    whole: NDArray[np.int_]
+    above: NDArray[np.intp]
+    powers: Vector
+    log_binomials: Vector
 
 
-def _whole_orders(rate: float, sigma: float) -> Vector:
-    """Return the divergence at each of `WHOLE`, as log1p of a sum of positive terms."""
-    i = np.arange(2, WHOLE[-1] + 1).astype(float)
+@lru_cache(maxsize=16)
+def _chosen(places: Places | None) -> _Chosen:
+    orders = ORDERS if places is None else ORDERS[list(places)]
+    whole = WHOLE[np.unique(np.searchsorted(WHOLE, orders))]
+    powers = np.arange(2, whole[-1] + 1).astype(float)
+    alpha = whole[:, None].astype(float)
+    logs = gammaln(alpha + 1) - gammaln(powers + 1) - gammaln(np.maximum(alpha - powers, 0) + 1)
+    logs = np.where(powers <= alpha, logs, -np.inf)
+    above = np.searchsorted(whole, orders)
+    return _Chosen(orders, (orders % 1) != 0, whole, above, powers, logs)
+
+
+def _whole_orders(rate: float, sigma: float, chosen: _Chosen) -> Vector:
+    """Return the divergence at each whole order, as log1p of a sum of positive terms."""
+    whole, i = chosen.whole, chosen.powers
     growth = i * (i - 1) / (2 * sigma**2)
     # log(e^x - 1), which neither overflows nor cancels
     log_growth = np.where(growth > 30, growth, np.log(np.expm1(np.minimum(growth, 30))))
-    terms = _log_binomials()[:, 2:] + (log_growth + i * (math.log(rate) - math.log1p(-rate)))
+    terms = chosen.log_binomials + (log_growth + i * (math.log(rate) - math.log1p(-rate)))
     top = terms.max(axis=1, keepdims=True)
     # what would underflow, which is slow, is rounded up to e^-99
     sums = np.exp(np.maximum(terms - top, -99.0)).sum(axis=1)
-    log_sum = top[:, 0] + np.log(sums) + WHOLE * math.log1p(-rate)
-    return np.asarray(np.logaddexp(0, log_sum) / (WHOLE - 1))
+    log_sum = top[:, 0] + np.log(sums) + whole * math.log1p(-rate)
+    return np.asarray(np.logaddexp(0, log_sum) / (whole - 1))
 
 
 def _fractional_orders(rate: float, sigma: float, alphas: Vector) -> Vector:
@@ -83,79 +104,53 @@ def _fractional_orders(rate: float, sigma: float, alphas: Vector) -> Vector:
     )
 
 
+def _kept(divergence: Vector) -> Vector:
+    """Return an array that may be kept and shared."""
+    divergence.setflags(write=False)
+    return divergence
+
+
 @lru_cache(maxsize=4096)
-def sampled_gaussian(rate: float, sigma: float) -> Vector:
-    """Return the Renyi divergence of the Poisson-sampled Gaussian at `ORDERS`.
+def sampled_gaussian(rate: float, sigma: float, places: Places | None = None) -> Vector:
+    """Return the Renyi divergence of the Poisson-sampled Gaussian, in the larger direction.
+
+    At all of `ORDERS`, or at those in `places` alone, which is faster the fewer they are.
 
     Reference: Mironov, Talwar and Zhang (2019), Renyi Differential Privacy of the Sampled
-    Gaussian Mechanism, Section 3.
+    Gaussian Mechanism, Section 3; Theorem 5 says which direction is the larger.
     """
+    chosen = _chosen(places)
     if sigma < _LEAST_NOISE:
-        return np.full_like(ORDERS, np.inf)
+        return _kept(np.full_like(chosen.orders, np.inf))
     sigma = min(sigma, _MOST_NOISE)
     if rate == 1:
-        return ORDERS / (2 * sigma**2)
-    by_whole = _whole_orders(rate, sigma)
+        return _kept(chosen.orders / (2 * sigma**2))
     # The divergence grows with the order, so the next whole order is always a bound.
-    bound = by_whole[np.searchsorted(WHOLE, ORDERS)]
-    fractional = (ORDERS % 1) != 0
+    bound = _whole_orders(rate, sigma, chosen)[chosen.above]
+    fractional = chosen.fractional
     # Beyond a multiplier of 1e-2 the integration grid would need millions of points.
-    if rate >= _SMALLEST_RATE and sigma >= 1e-2:
-        exact = _fractional_orders(rate, sigma, ORDERS[fractional])
+    if rate >= _SMALLEST_RATE and sigma >= 1e-2 and fractional.any():
+        exact = _fractional_orders(rate, sigma, chosen.orders[fractional])
         bound[fractional] = np.minimum(bound[fractional], exact)
-    bound *= 1 + _ROUNDING
-    bound.setflags(write=False)  # it is kept and shared
-    return bound
-
-
-def _log_even_moments(sigma: float) -> Vector:
-    """Return log E (p/q - 1)^j under q, for even j up to 256, p and q Gaussians one apart.
-
-    By the trapezoidal rule, whose error on such an integrand is about e^-150: it is positive, and
-    nothing cancels.
-    """
-    step = 0.25
-    z = np.arange(-32.0, 32.0 + 256 / sigma, step)
-    with np.errstate(divide="ignore"):
-        log_gap = np.log(np.abs(np.expm1(z / sigma - 1 / (2 * sigma**2))))
-    even = np.arange(2, 257, 2)[:, None]
-    log_weight = -(z**2) / 2 + math.log(step / math.sqrt(2 * math.pi))
-    return np.asarray(logsumexp(even * log_gap + log_weight, axis=1))
+    return _kept(bound * (1 + _ROUNDING))
 
 
 @lru_cache(maxsize=4096)
-def fixed_size_gaussian(rate: float, sigma: float) -> Vector:
-    """Return a bound on the divergence, at `ORDERS`, of a Gaussian over a fixed-size sample.
+def fixed_size_gaussian(rate: float, sigma: float, places: Places | None = None) -> Vector:
+    """Return the Renyi divergence of a Gaussian over a fixed-size sample, in either direction.
 
-    The multiplier is over what replacing a record can change. At whole orders the divergence is at
-    most log(1 + sum_j C(alpha, j) q^j B_j) / (alpha - 1), where B_j is the lesser of
-    4 sqrt(E (p/q - 1)^j' E (p/q - 1)^j'') at the nearest even j' and j'', and 2 E (p/q)^j; between
-    them, the cumulants are interpolated.
+    The multiplier is over what replacing a record can change. It is that of the curve of which
+    loss distributions are made, and no mechanism exceeds it. `places` is as in `sampled_gaussian`.
 
-    Reference: Wang, Balle and Kasiviswanathan (2019), Subsampled Renyi Differential Privacy and
-    Analytical Moments Accountant, Theorem 27 and Corollary 10.
+    Reference: Balle, Barthe and Gaboardi (2018), Privacy Amplification by Subsampling, Theorem 11;
+    see `fixed_size_divergences`.
     """
+    whole = sampled_gaussian(1.0, sigma, places)
     if rate == 1 or sigma < _LEAST_NOISE:
-        return sampled_gaussian(1.0, sigma)
-    sigma = min(sigma, _MOST_NOISE)
-    i = np.arange(2, WHOLE[-1] + 1)
-    second = math.log(2) + i * (i - 1) / (2 * sigma**2)
-    first = np.full_like(second, np.inf)
-    growth = 1 / sigma**2
-    first[0] = math.log(4) + (growth if growth > 30 else math.log(math.expm1(growth)))
-    # With less noise than this the second is always the lesser, and beyond 256 no other is needed.
-    if sigma > 1.2:
-        moments = _log_even_moments(sigma)
-        odd_or_even = i[1:255]
-        lower, upper = moments[odd_or_even // 2 - 1], moments[(odd_or_even + 1) // 2 - 1]
-        first[1:255] = math.log(4) + (lower + upper) / 2
-    factors = np.minimum(first, second) + i * math.log(rate)
-    log_sum = logsumexp(_log_binomials()[:, 2:] + factors, axis=1)
-    whole = np.append([1], WHOLE)
-    cumulants = np.append([0.0], np.logaddexp(0, log_sum))
-    bound = np.asarray(np.interp(ORDERS, whole, cumulants) / (ORDERS - 1)) * (1 + _ROUNDING)
-    bound.setflags(write=False)  # it is kept and shared
-    return bound
+        return whole
+    orders = _chosen(places).orders
+    found = fixed_size_divergences(rate, min(sigma, _MOST_NOISE), orders) * (1 + _ROUNDING)
+    return _kept(np.minimum(found, whole))
 
 
 def to_epsilon(rdp: Vector, delta: float, common: bool = False) -> float:

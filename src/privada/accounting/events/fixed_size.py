@@ -7,7 +7,7 @@ from dp_accounting import DpEvent, SampledWithoutReplacementDpEvent
 from privada.accounting import rdp
 from privada.accounting.events.gaussian import check_release, gaussian, noise_of, per_change
 from privada.accounting.events.kind import REPLACE, EventKind, GaussianRelease
-from privada.accounting.orders import Vector
+from privada.accounting.orders import Places, Vector
 from privada.core.formatting import number
 
 
@@ -54,5 +54,11 @@ class FixedSize(EventKind[SampledWithoutReplacementDpEvent]):
         return GaussianRelease(_rate(event), noise_of(event))
 
     def divergence(self, event: SampledWithoutReplacementDpEvent, relation: str) -> Vector:
-        """Return the bound for fixed-size samples."""
+        """Return the bound for fixed-size samples, with half the multiplier."""
         return rdp.fixed_size_gaussian(_rate(event), per_change(noise_of(event), relation))
+
+    def divergence_at(
+        self, event: SampledWithoutReplacementDpEvent, relation: str, places: Places
+    ) -> Vector:
+        """Return the same at some of the orders."""
+        return rdp.fixed_size_gaussian(_rate(event), per_change(noise_of(event), relation), places)

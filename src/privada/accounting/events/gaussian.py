@@ -7,7 +7,7 @@ from dp_accounting import DpEvent, GaussianDpEvent
 
 from privada.accounting import rdp
 from privada.accounting.events.kind import EITHER, REPLACE, EventKind, GaussianRelease
-from privada.accounting.orders import Vector
+from privada.accounting.orders import Places, Vector
 from privada.core.errors import EventError
 from privada.core.formatting import number
 
@@ -75,3 +75,7 @@ class Gaussian(EventKind[GaussianDpEvent]):
     def divergence(self, event: GaussianDpEvent, relation: str) -> Vector:
         """Return order / (2 multiplier^2), with half the multiplier for replacing a record."""
         return rdp.sampled_gaussian(1.0, per_change(event.noise_multiplier, relation))
+
+    def divergence_at(self, event: GaussianDpEvent, relation: str, places: Places) -> Vector:
+        """Return the same at some of the orders."""
+        return rdp.sampled_gaussian(1.0, per_change(event.noise_multiplier, relation), places)

@@ -7,7 +7,7 @@ from dp_accounting import DpEvent
 
 from privada.accounting.events import registry
 from privada.accounting.events.kind import EventKind, Items
-from privada.accounting.orders import Vector
+from privada.accounting.orders import Places, Vector
 
 
 @dataclass(frozen=True)
@@ -51,3 +51,7 @@ class ParallelKind(EventKind[Parallel]):
     def divergence(self, event: Parallel, relation: str) -> Vector:
         """Return the largest divergence of a part, order by order."""
         return registry.largest_divergence(event.parts, relation)
+
+    def divergence_at(self, event: Parallel, relation: str, places: Places) -> Vector:
+        """Return the same at some of the orders."""
+        return registry.largest_divergence(event.parts, relation, places)

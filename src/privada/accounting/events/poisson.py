@@ -7,7 +7,7 @@ from dp_accounting import DpEvent, PoissonSampledDpEvent
 from privada.accounting import rdp
 from privada.accounting.events.gaussian import check_release, gaussian, noise_of
 from privada.accounting.events.kind import ADD_OR_REMOVE, EventKind, GaussianRelease
-from privada.accounting.orders import Vector
+from privada.accounting.orders import Places, Vector
 from privada.core.formatting import number
 
 
@@ -51,5 +51,9 @@ class Poisson(EventKind[PoissonSampledDpEvent]):
         return GaussianRelease(float(event.sampling_probability), noise_of(event))
 
     def divergence(self, event: PoissonSampledDpEvent, relation: str) -> Vector:
-        """Return the divergence of the sampled Gaussian."""
+        """Return the divergence of the sampled Gaussian, that of removing a record: the larger."""
         return rdp.sampled_gaussian(event.sampling_probability, noise_of(event))
+
+    def divergence_at(self, event: PoissonSampledDpEvent, relation: str, places: Places) -> Vector:
+        """Return the same at some of the orders."""
+        return rdp.sampled_gaussian(event.sampling_probability, noise_of(event), places)
