@@ -66,7 +66,7 @@ def fixed_size_divergences(rate: float, sigma: float, orders: Vector) -> Vector:
         >>> import numpy as np
         >>> from privada.accounting.fixed_size_divergences import fixed_size_divergences
         >>> fixed_size_divergences(0.01, 2.0, np.array([2.0, 8.0])).round(6).tolist()
-        [5.7e-05, 0.000284]
+        [3.9e-05, 0.000156]
     """
     log_odds = math.log1p(-rate) - math.log(rate)
     if sigma < _LEAST_NOISE:

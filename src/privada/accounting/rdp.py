@@ -117,7 +117,7 @@ def sampled_gaussian(rate: float, sigma: float, places: Places | None = None) ->
     At all of `ORDERS`, or at those in `places` alone, which is faster the fewer they are.
 
     Reference: Mironov, Talwar and Zhang (2019), Renyi Differential Privacy of the Sampled
-    Gaussian Mechanism, Section 3; Theorem 5 says which direction is the larger.
+    Gaussian Mechanism, Section 3, which also says which direction is the larger.
     """
     chosen = _chosen(places)
     if sigma < _LEAST_NOISE:

@@ -28,8 +28,8 @@ class FixedSizeSampler:
         >>> FixedSizeSampler(units=10, size=3).draw(0, SeededSource(1, "sampling")).size
         3
 
-    Reference: Wang, Balle and Kasiviswanathan (2019), Subsampled Renyi Differential Privacy and
-    Analytical Moments Accountant, Theorem 27.
+    Reference: Balle, Barthe and Gaboardi (2018), Privacy Amplification by Subsampling, arXiv
+    1807.01647, Theorem 11.
     """
 
     units: int
@@ -86,8 +86,8 @@ class FixedSize:
         >>> FixedSize().among(1000, batch_size=10).describe()
         'fixed size: 10 of 1000 records without replacement, each step'
 
-    Reference: Wang, Balle and Kasiviswanathan (2019), Subsampled Renyi Differential Privacy and
-    Analytical Moments Accountant, Theorem 27.
+    Reference: Balle, Barthe and Gaboardi (2018), Privacy Amplification by Subsampling, arXiv
+    1807.01647, Theorem 11.
     """
 
     name: ClassVar[str] = "fixed-size"

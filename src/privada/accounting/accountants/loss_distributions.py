@@ -98,8 +98,8 @@ class LossDistributionAccountant:
         if not _within_range(mechanisms, delta):
             return epsilon_of(tally, delta, _OTHERWISE)
         value = _numerical_epsilon(mechanisms, delta)
-        # The RDP of fixed-size sampling is slow and much looser. So is that of many multipliers at
-        # few rates where no grid is used.
+        # The RDP of fixed-size sampling is never tighter here, since it is that of the same curve.
+        # That of many multipliers at few rates, where no grid is used, is slow and much looser.
         slow = relation == REPLACE or (_sparse(mechanisms, delta) and _mixed(mechanisms))
         if not slow or value == math.inf:
             value = min(value, sampled_gaussians_epsilon(mechanisms, delta))
