@@ -143,6 +143,14 @@ class Release:
         std = self.noise_std / self.batch_size
         return std if self.scale is None else std * self.scale
 
+    @property
+    def noise_square(self) -> float:
+        """The expected squared norm of the noise in `gradient`."""
+        std = self.gradient_std
+        if isinstance(std, float):
+            return self.value.numel() * std * std
+        return float(std.double().square().sum())
+
     def restored(self, scale: Tensor | None, shift: Tensor | None) -> "Release":
         """Return this release with the scale and shift that undo the whitening."""
         return replace(self, scale=scale, shift=shift)

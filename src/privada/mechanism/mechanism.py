@@ -15,7 +15,7 @@ from privada.clipping.clips import THRESHOLD, checked
 from privada.core.tensors import Parameters
 from privada.core.validation import positive
 from privada.mechanism.releases import Releases
-from privada.noise import Independent, Noise, Schedule
+from privada.noise import FollowingSchedule, Independent, Noise, Outlook, Schedule
 from privada.participation import Participation, Sampler
 from privada.preconditioning import Preconditioner
 
@@ -35,8 +35,8 @@ class Parts(Protocol):
         """What gradients are scaled by before they are clipped."""
 
     @property
-    def schedule(self) -> Schedule:
-        """The relative noise of each step."""
+    def schedule(self) -> Schedule | FollowingSchedule:
+        """The relative noise of each step, or how it follows from the releases so far."""
 
     @property
     def controller(self) -> _Controller:
@@ -61,7 +61,9 @@ class Mechanism:
         unit: what the promise protects: "record", or another word for the rows of one person.
 
     Guarantee: `charges` are the events of all releases that a run of this mechanism makes; their
-    epsilon bounds what all of them tell together.
+    epsilon bounds what all of them tell together. Where the noise follows the releases, `follows`
+    is true and `charges` is a forecast: what is charged is found step by step, and counted by a
+    filter.
 
     Example:
         >>> import privada as pv, torch
@@ -121,9 +123,16 @@ class Mechanism:
         """
         sampler = participation.among(units, batch_size, population)
         preliminary = parts.preconditioner.preliminary(parameters)
-        releases = Releases(steps, parts.schedule, parts.controller.queries, preliminary)
+        outlook = Outlook(parameters.size, clip / batch_size, clip)
+        queries = parts.controller.queries
+        releases = Releases(steps, parts.schedule, queries, preliminary, outlook)
         kind = Independent() if noise is None else noise
         return cls(sampler, releases, batch_size, clip, clipping, kind, unit=unit)
+
+    @property
+    def follows(self) -> bool:
+        """Whether the noise follows the releases, so that what is charged is not known before."""
+        return self.releases.following is not None
 
     @property
     def sensitivity(self) -> float:

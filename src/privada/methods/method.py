@@ -1,13 +1,13 @@
 """What a method is: four independent parts, and how gradients are bounded."""
 
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from typing import ClassVar
 
 from privada.clipping import Clipping, threshold
 from privada.core.deprecation import renamed_argument
 from privada.core.errors import ArgumentError
 from privada.core.validation import instance, positive, shown
-from privada.noise import Schedule, constant
+from privada.noise import FollowingSchedule, Schedule, constant
 from privada.preconditioning import Preconditioner, isotropic
 from privada.updates import Controller, UpdateRule
 from privada.updates.learning_rates import Falling
@@ -22,7 +22,8 @@ class Parts:
         rule: how a release moves the parameters, one of `pv.updates`.
         controller: how many releases a step takes, and the learning rate.
         preconditioner: the scales in which gradients are clipped and noised; none by default.
-        schedule: the noise of each step in units of the noise multiplier; constant by default.
+        schedule: the noise of each step in units of the noise multiplier, fixed beforehand or
+            following from the releases; constant by default.
 
     Example:
         >>> import privada as pv
@@ -34,7 +35,7 @@ class Parts:
     rule: UpdateRule
     controller: Controller
     preconditioner: Preconditioner = field(default_factory=isotropic)
-    schedule: Schedule = field(default_factory=constant)
+    schedule: Schedule | FollowingSchedule = field(default_factory=constant)
 
     def __post_init__(self) -> None:
         instance(
@@ -52,8 +53,15 @@ class Parts:
             "to be one of pv.preconditioning",
             "Use pv.preconditioning.diagonal(scales), or moments.ellipsoid(1/2).",
         )
-        instance(
-            "schedule", self.schedule, Schedule, "to be a Schedule", "Use pv.noise.constant()."
+        check_schedule(self.schedule)
+
+
+def check_schedule(schedule: object) -> None:
+    """Raise unless it is a noise schedule."""
+    if isinstance(schedule, type) or not isinstance(schedule, (Schedule, FollowingSchedule)):
+        raise ArgumentError(
+            f"Expected schedule to be a noise schedule of pv.noise, got schedule={shown(schedule)}."
+            " Use pv.noise.constant(), or pv.noise.follow_norm()."
         )
 
 
@@ -68,6 +76,10 @@ class Method:
         clip: the largest norm that one example's gradient may keep.
         clipping: how it is bounded: `pv.clipping.threshold()`, `automatic()`, `ellipsoid()` or
             `microbatches(size)`.
+        schedule: the noise of each step in units of the noise multiplier, in place of the method's
+            own: `pv.noise.Schedule(factors)` with one factor for each step, or one that follows
+            from the releases, `pv.noise.follow_norm()`, `follow_moment()` or
+            `when_descent_stops()`, which needs an adaptive ledger.
 
     Guarantee: a method sees releases only, so whatever it computes is post-processing.
 
@@ -90,6 +102,7 @@ class Method:
     name: ClassVar[str] = ""
     clip: float = field(default=1.0, kw_only=True)
     clipping: Clipping = field(default_factory=threshold, kw_only=True)
+    schedule: Schedule | FollowingSchedule | None = field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "clip", positive("clip", self.clip))
@@ -99,7 +112,14 @@ class Method:
                 f"clipping={shown(self.clipping)}. Use "
                 "pv.clipping.threshold()."
             )
+        if self.schedule is not None:
+            check_schedule(self.schedule)
         self.parts(1)  # which checks the rest
+
+    def parts_of(self, steps: int) -> Parts:
+        """Return the parts of a run, with the noise schedule that was asked for."""
+        parts = self.parts(steps)
+        return parts if self.schedule is None else replace(parts, schedule=self.schedule)
 
     def parts(self, steps: int) -> Parts:
         """Return the parts of a run of `steps` steps."""

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from privada.core.tensors import Parameters
-from privada.core.validation import fraction, not_negative, positive
+from privada.core.validation import flag, fraction, not_negative, positive
 from privada.core.values import Release, State
 from privada.updates.projections import Projection, checked_onto
 from privada.updates.rules import ParameterStep, UpdateRule, within
@@ -162,7 +162,11 @@ def adagrad(eps: float = 1e-10, onto: Projection | None = None) -> UpdateRule:
 
 
 def adagrad_norm(
-    first: float = 0.0, least: float = 0.0, onto: Projection | None = None
+    first: float = 0.0,
+    least: float = 0.0,
+    onto: Projection | None = None,
+    *,
+    denoised: bool = False,
 ) -> UpdateRule:
     """Return AdaGrad with one step size: b^2 <- b^2 + max(|v|^2, least), the step is -lr v / b.
 
@@ -173,6 +177,8 @@ def adagrad_norm(
         first: the start of b^2.
         least: the least that a step adds to b^2.
         onto: a set that each iterate is projected onto; none by default.
+        denoised: whether the expected squared norm of the noise, which is public, is subtracted
+            from |v|^2.
 
     Returns:
         The update rule.
@@ -188,13 +194,16 @@ def adagrad_norm(
     Empirical Risk Minimization, arXiv 2110.07435, Section 5.2.
     """
     first, least = not_negative("first", first), not_negative("least", least)
-    onto = checked_onto(onto)
+    onto, denoised = checked_onto(onto), flag("denoised", denoised)
 
     def update(
         release: Release, state: State, parameters: Parameters, lr: float
     ) -> tuple[ParameterStep, State]:
         gradient = release.gradient
-        total = state["total"] + max(float(gradient.square().sum(dtype=torch.float64)), least)
+        square = float(gradient.square().sum(dtype=torch.float64))
+        if denoised:
+            square -= release.noise_square
+        total = state["total"] + max(square, least)
         length = -lr / math.sqrt(total) if total > 0 else 0.0
         return within(onto, parameters, ParameterStep(gradient, length)), {"total": total}
 
