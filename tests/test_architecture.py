@@ -55,11 +55,11 @@ def test_the_page_names_every_folder_and_existing_files():
         assert (ROOT / "src" / "privada" / path).exists(), path
 
 
-def test_twelve_changes_have_a_section_each():
+def test_thirteen_changes_have_a_section_each():
     extending = (ROOT / "docs" / "extending.md").read_text(encoding="utf-8")
     assert re.findall(r"^## An? (.*)$", extending, re.MULTILINE) == [
-        "method", "layer rule", "noise", "sampler", "accountant", "storage", "file format",
-        "chart", "clip", "executor", "query", "unit",
+        "method", "layer rule", "noise", "noise schedule", "sampler", "accountant", "storage",
+        "file format", "chart", "clip", "executor", "query", "unit",
     ]  # fmt: skip
 
 

@@ -147,12 +147,12 @@ NEEDED = {
 # By the argument, what of the above is a value that it takes. Public examples are looked at when
 # there is a model for them.
 TAKEN = {
-    **{name: {"a bool"} for name in ("accept", "averaging", "corrected")},
+    **{name: {"a bool"} for name in ("accept", "averaging", "corrected", "denoised")},
     **{
         name: {"None"}
         for name in ("tolerance", "power", "divisor", "alpha", "onto", "weight", "epochs",
                      "population", "budget", "controller", "groups", "rows_per_unit", "executor",
-                     "noise")
+                     "noise", "schedule", "stopping")
     },
     **{name: {"beyond floats"} for name in ("plain", "dimensions", "every")},
     **{name: {"None", "beyond floats"} for name in ("freeze", "epoch", "microbatch", "seed")},
@@ -395,6 +395,7 @@ def test_bad_scales_are_refused_before_anything_is_charged(scales, message):
 def test_a_spent_budget_is_an_error_at_construction(tmp_path):
     path = tmp_path / "spent.ledger"
     budget = pv.Budget(1.0, 1e-3)
+    pv.Ledger(path, budget).close()
     trainer(noise_multiplier=None, delta=None, budget=budget, ledger=path).fit()
     spent = pv.Ledger(path).charges()
     with pytest.raises(pv.BudgetExceeded, match="is spent"):

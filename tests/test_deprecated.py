@@ -148,6 +148,7 @@ def test_the_former_ways_to_ask_a_trainer_work():
         steps=3,
         noise_multiplier=1.0,
         delta=1e-3,
+        ledger=privada.Ledger(None),
     )
     with pytest.warns(DeprecationWarning, match=r"Trainer\.gate is now called"):
         query = trainer.gate

@@ -34,6 +34,7 @@ _NAMES = {
     "Receipt": "privada.core.receipts",
     "Release": "privada.core.values",
     "GradientQuery": "privada.query.gradients",
+    "EarlyStopping": "privada.train.stopping",
     "PrivateClassifier": "privada.scikit_learn.classifier",
     "PrivateImputer": "privada.scikit_learn.imputer",
     "PrivateLoop": "privada.train.loop",
@@ -98,6 +99,7 @@ if TYPE_CHECKING:
     from privada.scikit_learn.vectorizer import PrivateVectorizer
     from privada.train.loop import PrivateLoop
     from privada.train.public_training import adas, warm_start
+    from privada.train.stopping import EarlyStopping
     from privada.train.trainer import Trainer
 
 __all__ = [
@@ -107,6 +109,7 @@ __all__ = [
     "CheckpointError",
     "ClippedSum",
     "DataError",
+    "EarlyStopping",
     "EventError",
     "GradientQuery",
     "Ledger",

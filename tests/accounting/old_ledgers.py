@@ -66,6 +66,11 @@ ROWS: tuple[Row, ...] = (
     ("second", "training", TEXTS[0], 70, LATER, LATER),
     ("returned", "statistics", TEXTS[1], 0, LATER, LATER),  # charged and given back
 )
+# What one run was charged, for two purposes.
+ONE_RUN: tuple[Row, ...] = (
+    ("first", "training", TEXTS[0], 300, WHEN, LATER),
+    ("first", "tuning", TEXTS[1], 3, WHEN, WHEN),
+)
 PUBLISHED = (("search", "0a1b"), ("search, held by", "c2d3"))
 
 
@@ -162,5 +167,5 @@ EARLIER: dict[str, Callable[..., None]] = {
     "sealed": sealed,
     "marked": marked,
     "published": published,
+    "all together": all_together,
 }
-EVERY = EARLIER | {"all together": all_together}

@@ -17,10 +17,12 @@ import pytest
 
 from privada.accounting import Budget, Ledger, epsilon_of, events
 from privada.accounting.events import ADD_OR_REMOVE
+from privada.accounting.filters import RenyiFilter
+from privada.accounting.ledger.counting import KINDS
 from privada.accounting.ledger.sqlite import files, formats
-from privada.core.errors import LedgerError
+from privada.core.errors import BudgetExceeded, LedgerError
 from tests.accounting import old_ledgers
-from tests.accounting.old_ledgers import EARLIER, EVERY, ROWS, TEXTS
+from tests.accounting.old_ledgers import EARLIER, ONE_RUN, ROWS, TEXTS
 from tests.forks import in_fork, limited
 
 GAUSSIAN = events.gaussian(20.0)
@@ -56,7 +58,12 @@ def charged(ledger: Ledger) -> list[tuple[Any, ...]]:
 # ---------------------------------------------------------------------- one process
 
 
-@pytest.mark.parametrize("make", EVERY.values(), ids=EVERY)
+def of_an_earlier_kind(epsilon: float | None) -> RenyiFilter:
+    """Return the filter of a ledger that does not say its kind: its budget alone fixes it."""
+    return RenyiFilter.for_budget(None if epsilon is None else Budget(epsilon, 1e-5))
+
+
+@pytest.mark.parametrize("make", EARLIER.values(), ids=EARLIER)
 @pytest.mark.parametrize("epsilon", [1.0, None])
 def test_every_format_is_read_as_it_is(
     path: Path, make: Callable[..., None], epsilon: float | None
@@ -68,7 +75,12 @@ def test_every_format_is_read_as_it_is(
         assert ledger.totals() == TOTALS
         assert ledger.dataset == "patients"
         assert ledger.budget == (None if epsilon is None else Budget(1.0, 1e-5))
-        assert ledger.epsilon(1e-5) == epsilon_of(TOTALS, 1e-5)
+        assert ledger.kind == "adaptive"
+        assert ledger.accountant == "filter"
+        assert "the epsilon was recomputed" in ledger.describe()
+        found = of_an_earlier_kind(epsilon).epsilon(TOTALS, 1e-5)
+        assert ledger.epsilon(1e-5) == found > epsilon_of(TOTALS, 1e-5)
+        assert ledger.run_epsilon("first", 1e-5) < found
         noted = "0a1b" if make in (old_ledgers.published, old_ledgers.all_together) else None
         assert ledger.published("search") == noted
         assert ledger.identity == Ledger(path).identity
@@ -77,12 +89,58 @@ def test_every_format_is_read_as_it_is(
 
 
 @pytest.mark.parametrize("make", EARLIER.values(), ids=EARLIER)
+def test_one_run_of_every_format_is_a_plan_until_there_is_a_second(
+    path: Path, make: Callable[..., None]
+) -> None:
+    make(path, ONE_RUN)
+    whole, tally = path.read_bytes(), Counter({POISSON: 300, GAUSSIAN: 3})
+    exact = epsilon_of(tally, 1e-5)
+    with Ledger(path, kind="planned") as ledger:
+        assert (ledger.kind, ledger.accountant) == ("planned", "pld")
+        assert ledger.describe().startswith("planned: made by an earlier version, for one run")
+        assert ledger.epsilon() == ledger.run_epsilon("first") == exact
+        assert ledger.cost("first", {POISSON: 1}) < ledger.cost("second", {POISSON: 1})
+        assert path.read_bytes() == whole
+        ledger.charge({POISSON: 1}, run="first")  # a run that goes on is still one run
+        assert ledger.epsilon() == epsilon_of(tally + Counter({POISSON: 1}), 1e-5)
+        assert version(path) == formats.SCHEMA_VERSION
+        expected = ledger.cost("second", {POISSON: 1})
+        ledger.charge({POISSON: 1}, run="second")
+        after = tally + Counter({POISSON: 2})
+        assert ledger.epsilon() == expected == of_an_earlier_kind(1.0).epsilon(after, 1e-5)
+        for opened in (ledger, Ledger(path), pickle.loads(pickle.dumps(ledger))):
+            assert opened.kind == "adaptive"
+            assert opened.epsilon() == expected
+    with pytest.raises(LedgerError, match="to be planned, but it is adaptive"):
+        Ledger(path, kind="planned")
+
+
+@pytest.mark.parametrize("make", EARLIER.values(), ids=EARLIER)
+def test_a_budget_that_the_filter_exceeds_allows_nothing_more_and_says_why(
+    path: Path, make: Callable[..., None]
+) -> None:
+    """The earlier version found all runs together to fit, as if they had been planned."""
+    planned = epsilon_of(TOTALS, 1e-5)
+    make(path, epsilon=planned * 1.01)
+    whole = path.read_bytes()
+    ledger = Ledger(path)
+    assert planned * 1.01 < ledger.epsilon() < 2 * planned  # it is not hidden
+    assert "the epsilon was recomputed" in ledger.describe()
+    assert ledger.affordable(GAUSSIAN, 5, "first") == 0
+    for run in ("first", "new"):
+        with pytest.raises(BudgetExceeded, match=r"by a Renyi filter now") as caught:
+            ledger.charge({events.gaussian(1e4): 1}, run=run)
+        assert "made by an earlier version" in str(caught.value)
+    assert path.read_bytes() == whole  # a refused charge upgrades nothing
+
+
+@pytest.mark.parametrize("make", EARLIER.values(), ids=EARLIER)
 @pytest.mark.parametrize("write", ["charge", "refund", "publish", "lease"])
 def test_the_first_write_upgrades_and_keeps_a_copy(
     path: Path, make: Callable[..., None], write: str
 ) -> None:
     make(path)
-    before, mode = content(path), 0o640
+    before, mode, old = content(path), 0o640, version(path)
     path.chmod(mode)
     ledger = Ledger(path)
     identity = ledger.identity
@@ -97,7 +155,7 @@ def test_the_first_write_upgrades_and_keeps_a_copy(
     assert version(path) == formats.SCHEMA_VERSION
     assert charged(ledger)[: len(CHARGED)] == CHARGED
     (copy,) = copies(path)
-    assert version(copy) == 1
+    assert version(copy) == old < formats.SCHEMA_VERSION
     assert content(copy) == before
     assert copy.stat().st_mode & 0o777 == path.stat().st_mode & 0o777 == mode
     assert {each.name for each in path.parent.iterdir()} == {path.name, copy.name}
@@ -120,12 +178,26 @@ def test_what_was_published_and_leased_is_kept(path: Path) -> None:
         Ledger(path).publish("search", "9999")
 
 
-def test_the_present_format_needs_no_upgrade(path: Path) -> None:
-    old_ledgers.all_together(path)
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_present_format_needs_no_upgrade(path: Path, kind: str) -> None:
+    with Ledger(path, Budget(1.0, 1e-5), kind=kind) as ledger:
+        ledger.charge({GAUSSIAN: 1}, run="new", plan={GAUSSIAN: 2})
     with Ledger(path) as ledger:
+        assert ledger.kind == kind
         ledger.charge({GAUSSIAN: 1}, run="new")
     assert copies(path) == []
-    assert Ledger(path).totals() == TOTALS + Counter({GAUSSIAN: 1})
+    assert version(path) == formats.SCHEMA_VERSION
+    assert Ledger(path).totals() == Counter({GAUSSIAN: 2})
+
+
+def test_a_version_that_knows_no_kinds_finds_no_seal_and_charges_nothing(path: Path) -> None:
+    """Format 2 had its seal under another key: whoever has the file open since then finds none."""
+    old_ledgers.all_together(path)
+    Ledger(path).charge({GAUSSIAN: 1}, run="new")
+    with contextlib.closing(sqlite3.connect(path)) as connection:
+        meta = dict(connection.execute("SELECT key, value FROM meta"))
+    assert "sealed" not in meta
+    assert "seal" not in meta
 
 
 def test_a_budget_of_an_earlier_ledger_is_kept_to(path: Path) -> None:

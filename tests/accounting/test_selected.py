@@ -66,14 +66,19 @@ def test_many_multipliers_beside_a_selection_are_grouped_and_cost_no_less():
 
 @pytest.mark.parametrize("event", [Parallel((TRAIN, SCORE)), SEARCH,
                                    Selected((CHEAP,), 3.5, math.inf)])  # fmt: skip
-def test_a_ledger_keeps_them_as_they_are(event, tmp_path):
+@pytest.mark.parametrize("kind", ["planned", "adaptive"])
+def test_a_ledger_keeps_them_as_they_are(event, kind, tmp_path):
     assert events.decode(events.encode(event)) == event
     assert hash(events.decode(events.encode(event))) == hash(event)
-    ledger = pv.Ledger(tmp_path / "ledger", pv.Budget(50.0, 1e-6))
+    ledger = pv.Ledger(tmp_path / "ledger", pv.Budget(50.0, 1e-6), kind=kind)
     ledger.charge({event: 1}, run="search", purpose="tuning")
-    again = pv.Ledger(tmp_path / "ledger")
+    again, planned = pv.Ledger(tmp_path / "ledger"), epsilon_of({event: 1}, 1e-6)
     assert again.totals() == {event: 1}
-    assert again.epsilon() == pytest.approx(epsilon_of({event: 1}, 1e-6), rel=1e-12)
+    assert again.epsilon() == ledger.epsilon() == ledger.price({event: 1})
+    if kind == "planned":
+        assert again.epsilon() == pytest.approx(planned, rel=1e-12)
+    else:
+        assert planned < again.epsilon() < 2 * planned
     assert events.describe(event)
 
 

@@ -37,6 +37,7 @@ def releases(inputs, sigma, clip, rate):
         noise_multiplier=sigma,
         delta=1e-5,
         population=10,
+        ledger=pv.Ledger(None),  # as many releases as one likes
     )
     query = trainer.gradients
     preconditioner = pv.preconditioning.isotropic()

@@ -104,9 +104,10 @@ def test_adadp_is_refused_in_the_middle_of_an_iteration_and_moves_nothing(tmp_pa
     """The ledger has room for five releases: two iterations and the first half of a third."""
     events_of = {events.gaussian(SIGMA): 5}
     room = pv.accounting.epsilon_of(events_of, 1e-3) * (1 + 1e-9)
-    ledger = pv.Ledger(tmp_path / "ledger", pv.Budget(room, 1e-3))
+    ledger = pv.Ledger(tmp_path / "ledger", pv.Budget(room, 1e-3), kind="planned")
     method = pv.methods.ADADP(lr=0.1, tolerance=1.0, clip=CLIP)
     run = trainer(method, STEPS)
+    ledger.declare({run.gradients.account.run: events_of})
     run.gradients.account.ledger = (
         ledger  # a run that starts on it is refused for the whole of its plan
     )
@@ -122,7 +123,7 @@ def test_adadp_is_refused_in_the_middle_of_an_iteration_and_moves_nothing(tmp_pa
 
 def test_a_run_that_cannot_pay_for_both_releases_is_refused_before_it_starts(tmp_path):
     one = pv.accounting.epsilon_of({events.gaussian(SIGMA): STEPS}, 1e-3) * (1 + 1e-9)
-    ledger = pv.Ledger(tmp_path / "ledger", pv.Budget(one, 1e-3))
+    ledger = pv.Ledger(tmp_path / "ledger", pv.Budget(one, 1e-3), kind="planned")
     trainer(pv.methods.DPSGD(lr=0.1, clip=CLIP), STEPS, ledger=ledger)
     with pytest.raises(pv.BudgetExceeded, match="12 releases"):
         trainer(pv.methods.ADADP(lr=0.1, clip=CLIP), STEPS, ledger=ledger)
@@ -186,7 +187,7 @@ def test_the_noise_of_the_steps_makes_room_for_private_moments():
 
 
 def test_moments_that_use_up_the_budget_are_refused_with_words():
-    with pytest.raises(pv.BudgetExceeded, match="more noise or fewer rounds"):
+    with pytest.raises(pv.BudgetExceeded, match="more noise, or make fewer"):
         with_private_moments(noise=0.1, noise_multiplier=None, delta=None,
                              budget=pv.Budget(1.0, 1e-3))  # fmt: skip
 

@@ -612,8 +612,20 @@ def test_fit_ends_with_exactly_its_steps_charged(path: Path) -> None:
     trainer = make_trainer(steps=37, ledger=path).fit()
     assert charged(path) == 37
     assert trainer.statement().epsilon == epsilon_of({events.poisson(0.1, 4.0): 37}, 1e-5)
-    make_trainer(steps=5, ledger=path).fit()
-    assert charged(path) == 42
+    other = path.with_name("several.ledger")
+    Ledger(other).close()
+    for steps in (37, 5):
+        make_trainer(steps=steps, ledger=other).fit()
+    assert charged(other) == 42
+
+
+def test_a_second_run_on_a_ledger_that_a_trainer_made_is_refused(path: Path) -> None:
+    """Nobody can know why it is asked for; the first trainer's epsilon is that of its plan."""
+    make_trainer(steps=37, ledger=path).fit()
+    for other in ({}, {"budget": Budget(1.0, 1e-5)}):
+        with pytest.raises(LedgerError, match=r"declared before the first look.*pv\.Ledger\(path"):
+            make_trainer(steps=5, ledger=path, **other)
+    assert charged(path) == 37
 
 
 @pytest.mark.parametrize("error", [RuntimeError, KeyboardInterrupt])
@@ -670,7 +682,7 @@ def test_a_run_calibrated_to_its_budget_spends_it_and_no_more(path: Path) -> Non
     trainer = make_trainer(steps=30, budget=Budget(1.0, 1e-5), ledger=path).fit()
     assert 0.98 < trainer.epsilon() <= 1.0
     assert Ledger(path).epsilon() == trainer.epsilon()
-    with pytest.raises(BudgetExceeded):
+    with pytest.raises(LedgerError, match="declared before the first look"):
         make_trainer(steps=30, budget=Budget(1.0, 1e-5), ledger=path)
 
 
@@ -707,7 +719,7 @@ def test_a_run_and_its_copies_keep_to_the_runs_budget_together(
                 each.step()
         each.gradients.account.refund_unused()
     assert charged(path) == 30
-    assert Ledger(path).epsilon(own.delta) <= own.epsilon
+    assert epsilon_of(Ledger(path).totals(), own.delta) <= own.epsilon
     with pytest.raises(BudgetExceeded, match="own budget of run"):
         others[1].step()
 

@@ -244,7 +244,23 @@ def test_a_resumed_run_keeps_to_its_own_budget_on_a_larger_ledger(
     for _ in range(3):
         with contextlib.suppress(BudgetExceeded):
             make_trainer(resume=old, **settings).fit()
-    assert Ledger(ledger).epsilon(1e-5) <= 1.0
+    assert epsilon_of(Ledger(ledger).totals(), 1e-5) <= 1.0
+
+
+def test_a_run_on_a_shared_ledger_goes_on_with_its_own_noise(tmp_path: Path) -> None:
+    """It was calibrated to what the ledger had left; by now others have charged it, and itself."""
+    path = tmp_path / "run.pt"
+    with Ledger(tmp_path / "ledger", Budget(1.2, 1e-5)) as ledger:
+        settings: dict[str, Any] = {"budget": Budget(1.15, 1e-5), "ledger": ledger}
+        first = take(make_trainer(**settings), 3)
+        first.save(path)
+        ledger.charge(events.gaussian(300.0), run="another")
+        again = make_trainer(resume=path, **settings)
+        assert again.noise_multiplier == first.noise_multiplier
+        with contextlib.suppress(BudgetExceeded):
+            again.fit()
+        assert again.steps_done > 3
+        assert ledger.epsilon() <= 1.2
 
 
 @pytest.mark.parametrize("where", ["in memory", "in another file"])
@@ -331,6 +347,12 @@ def test_a_private_checkpoint_holds_no_key(tmp_path: Path, monkeypatch: pytest.M
         "controller",
         "rates",
         "positions",
+        "noise",
+        "level",
+        "fit_level_at",
+        "multipliers",
+        "noise_multiplier",
+        "stopping",
     }
     allowed = (int, float, str, bool, Tensor, type(None))
     assert all(isinstance(each, allowed) for each in numbers_in(content))

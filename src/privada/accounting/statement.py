@@ -9,11 +9,12 @@ from typing import Any
 from privada.accounting import events
 from privada.accounting.accountants import IN_WORDS
 from privada.accounting.budget import Budget
+from privada.accounting.filters import FILTER
 from privada.accounting.ledger import Charge
 from privada.core import formatting
 
 _WIDTH = 88
-ACCOUNTANTS_IN_WORDS = IN_WORDS
+ACCOUNTANTS_IN_WORDS = {**IN_WORDS, FILTER: "a Renyi filter over several orders"}
 RELATIONS_IN_WORDS = {
     events.ADD_OR_REMOVE: "data sets that differ by adding or removing one {unit}",
     events.REPLACE: "data sets of equal size that differ by replacing one {unit}",
@@ -75,6 +76,8 @@ class Statement:
     assumptions: tuple[str, ...]
     not_covered: tuple[str, ...] = NOT_COVERED
     seeded: bool = False
+    kind: str = "planned"
+    counting: str = ""
 
     def to_dict(self) -> dict[str, Any]:
         """Return the statement as plain values."""
@@ -110,6 +113,8 @@ class Statement:
             "assumptions": list(self.assumptions),
             "not_covered": list(self.not_covered),
             "seeded": self.seeded,
+            "kind": self.kind,
+            "counting": self.counting,
         }
 
     def to_json(self) -> str:
@@ -183,7 +188,7 @@ class Statement:
             ("Progress", self.progress),
             ("Sampling", self.sampling),
             ("Noise", self.noise),
-            ("Ledger", self.ledger),
+            ("Ledger", f"{self.ledger}; {self.counting}" if self.counting else self.ledger),
         ]
         parts = ["PRIVACY STATEMENT", "", _wrap(self.promise()), ""]
         parts += [_wrap(value, f"{name:<12} ") for name, value in facts]

@@ -5,7 +5,7 @@ import threading
 import time
 import weakref
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import Any
 
@@ -36,6 +36,9 @@ class Account:
         run, purpose: under which charges are listed.
         limit: the run's own budget, within that of the ledger.
         unit: what one record of the charged events stands for.
+        adaptive: whether the run chooses what it is charged in the light of its own releases. Its
+            limit is then kept by a filter, and what is reserved for other events than the next one
+            is given back with the next charge.
 
     Guarantee: a receipt is given out after its charge is durable, and once. What a crash leaves of
     a block stays charged. A copy, a pickle or a fork of an account owns no part of a block and pays
@@ -61,9 +64,10 @@ class Account:
         purpose: str = "training",
         limit: Budget | None = None,
         unit: str = ROW,
+        adaptive: bool = False,
     ) -> None:
         self.ledger, self.run, self._purpose, self._unit = ledger, run, purpose, unit
-        self._limit = limit
+        self._limit, self._adaptive = limit, adaptive
         self._drop_reservations()
 
     def _drop_reservations(self) -> None:
@@ -144,26 +148,36 @@ class Account:
     def _charge_block(self, event: DpEvent, ahead: Ahead | None) -> Reservation:
         """Charge the next block of the plan, or as much of it as the budget still allows."""
         upcoming = ahead or (lambda count: {event: 1})
-        size = self._block
+        size, returning = self._block, self._outdated()
         while True:
             block = Counter(upcoming(size))
             if block[event] == 0:  # not what was planned: pay for this one alone
                 block = Counter({event: 1})
             try:
-                return self.charge(block, plan=lambda: upcoming(-1))
+                return self.charge(block, lambda: upcoming(-1), returning)
             except BudgetExceeded:
+                returning = ()  # which were returned all the same
                 if sum(block.values()) == 1:
                     raise
                 size //= 2
+
+    def _outdated(self) -> tuple[Reservation, ...]:
+        """Take, of an adaptive run, what is reserved and will not be used any more."""
+        if not self._adaptive:
+            return ()
+        held, self._reservations = self._reservations, []
+        return tuple(held)
 
     def charge(
         self,
         charged: DpEvent | Mapping[DpEvent, int],
         plan: Callable[[], Mapping[DpEvent, int]] | None = None,
+        returning: Iterable[Reservation] = (),
     ) -> Reservation:
         """Charge events to the run, durably, and return the reservation.
 
-        For what is paid for as a whole, such as a search; `pay` is for single releases.
+        For what is paid for as a whole, such as a search; `pay` is for single releases. What is
+        not used of `returning` is given back in the same moment.
         """
         return self.ledger.charge(
             charged,
@@ -172,6 +186,8 @@ class Account:
             plan=plan,
             limit=self._limit,
             unit=self._unit,
+            adaptive=self._adaptive,
+            returning=returning,
         )
 
     def refund_unused(self) -> None:

@@ -1,18 +1,19 @@
 """The bill of a run: its statement, and the assumptions that it rests on."""
 
 from privada import data as private_data
-from privada.accounting import Statement, epsilon_of, events
+from privada.accounting import Statement, events
 from privada.accounting.statement import IN_MEMORY
 from privada.train.run import Run
 
 
-def statement(run: Run, method: str, steps_done: int) -> Statement:
+def statement(run: Run, method: str, steps_done: int, finished: bool = False) -> Statement:
     """Return the statement of a run as it stands.
 
     Args:
         run: the run.
         method: the method and its settings, in words.
         steps_done: how many steps were taken.
+        finished: whether no further step will be.
     """
     ledger, charges = run.ledger, run.charges
     totals = ledger.totals()
@@ -25,18 +26,30 @@ def statement(run: Run, method: str, steps_done: int) -> Statement:
         epsilon=charges.epsilon(),
         delta=charges.delta,
         run=charges.run,
-        run_epsilon=epsilon_of(charges.own_tally(), charges.delta),
-        accountant="pld",
+        run_epsilon=charges.run_epsilon(run.mechanism.releases.before(steps_done)),
+        accountant=ledger.accountant,
         budget=ledger.budget,
         ledger=where,
         method=method,
         sampling=_sampling(run),
         noise=run.noise.describe(),
-        progress=f"{steps_done:,} of {run.steps:,} steps",
+        progress=_progress(run, steps_done, finished),
         charges=ledger.charges(),
         assumptions=tuple(assumptions(run)),
         seeded=not run.noise.secure,
+        kind=ledger.kind,
+        counting=ledger.describe(),
     )
+
+
+def _progress(run: Run, steps_done: int, finished: bool) -> str:
+    """Return how far a run has come, and what it means that it ended early."""
+    taken = f"{steps_done:,} of {run.steps:,} steps"
+    if not finished or steps_done == run.steps:
+        return taken
+    if run.ledger.adaptive:
+        return f"{taken}, then ended; what was not used is back on the ledger"
+    return f"{taken}, then ended: epsilon is that of all that was planned, whatever the reason"
 
 
 def _sampling(run: Run) -> str:
@@ -61,6 +74,11 @@ def assumptions(run: Run) -> list[str]:
         listed.append(one_by_one(unit))
     if not run.ledger.durable:
         listed.append(in_memory("the trainer"))
+    if run.ledger.interrupted(run.charges.run):
+        listed.append(
+            "The run was interrupted and planned anew for what it had lost; neither depended on "
+            "the records."
+        )
     parts = run.parts
     listed += side_information(parts.preconditioner.source, parts.rule.source)
     if settings.objective.terms:

@@ -1,40 +1,55 @@
 """What a run may charge and has charged: its ledger, its budgets, and epsilon step by step."""
 
+import math
 import os
 import warnings
 from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
+
+from dp_accounting import DpEvent
 
 from privada.accounting import Budget, Ledger, epsilon_of, events
 from privada.accounting.events import Tally
+from privada.accounting.filters import POINTS_PER_DOUBLING
+from privada.accounting.ledger import PLANNED
 from privada.core import formatting
 from privada.core.errors import ArgumentError, BudgetExceeded, LedgerError
 from privada.core.validation import probability, shown
+from privada.core.values import State
 from privada.mechanism import Mechanism
+from privada.mechanism.releases import LEVELS_PER_DOUBLING
 from privada.train.settings import TrainSettings
+from privada.train.state import TrainState
 
 # Distinct points per doubling at which a run's epsilon is computed for its history.
 _POINTS_PER_OCTAVE = 16
+# The most noise that is tried where it follows the releases.
+_MOST_LEVEL = 2.0**20
 
 
 def open_ledger(
-    given: Ledger | str | os.PathLike[str] | None, budget: Budget | None = None
+    given: Ledger | str | os.PathLike[str] | None,
+    budget: Budget | None = None,
+    kind: str = PLANNED,
 ) -> Ledger:
     """Return the ledger that a user asks for; a new one has the budget of the run.
 
     Args:
         given: a ledger, the path of one, or None for one in memory.
         budget: what a ledger that does not exist yet is made with.
+        kind: of which kind it is made.
     """
     if isinstance(given, Ledger):
         return given
     if given is None:
-        return Ledger(None, budget)
+        return Ledger(None, budget, kind=kind)
     if not isinstance(given, (str, os.PathLike)):
         raise ArgumentError(
             f"Expected ledger to be a Ledger or the path of one, got ledger={shown(given)}."
         )
-    return Ledger(given, None if Path(given).exists() else budget)
+    return Ledger(given) if Path(given).exists() else Ledger(given, budget, kind=kind)
 
 
 def find_delta(settings: TrainSettings, ledger: Ledger, population: int, stacklevel: int) -> float:
@@ -66,6 +81,10 @@ class RunCharges:
         delta: at which epsilon is reported.
         resumed: whether the run goes on from a checkpoint.
         done: how many releases it had made by then.
+        multipliers: those of the releases that a resumed run has made, where its noise follows
+            them.
+        noise_multiplier: what a resumed run was calibrated to; what the ledger holds has changed
+            since.
 
     Guarantee: a run that its own budget or that of the ledger cannot pay for is refused before the
     first look. The ledger holds each charge to both budgets all the same.
@@ -81,13 +100,21 @@ class RunCharges:
         *,
         resumed: bool = False,
         done: int = 0,
+        multipliers: Sequence[float] = (),
+        noise_multiplier: float | None = None,
     ) -> None:
         self.ledger, self.run, self.delta = ledger, run, delta
-        self._budget = settings.budget
-        self.mechanism = self._calibrated(mechanism, settings.noise_multiplier)
+        self._budget, self._stopping = settings.budget, settings.stopping
+        # of a run whose noise follows its releases: the multiplier of each step's releases so far
+        self.multipliers = list(multipliers)
+        if mechanism.follows or self._stopping is not None:
+            self._refuse_planned()
+        self.mechanism = self._calibrated(mechanism, noise_multiplier or settings.noise_multiplier)
         self._last = mechanism.releases.total
         self._check_continues(resumed, done)
         self._last = self._within_own_budget(done)
+        if resumed:
+            self.plan_anew(done)
         self._check_affordable(resumed, done)
         # what the ledger holds beside the steps that a resumed run goes on from
         self._before: Tally = ledger.totals() - self.planned(0, done)
@@ -102,18 +129,118 @@ class RunCharges:
             return mechanism.with_noise(float(noise_multiplier))
         budget = self._budget
         assert budget is not None
-        paid = self.own_tally() - self.own_tally("training")
+        # what comes beside the steps: queries before them, and scores on the way
+        paid = self.own_tally() - self.own_tally("training") - self.own_tally("validation")
+        paid += self.scores(0, mechanism.releases.steps)
         first = mechanism.releases.before(0)
         before = epsilon_of(paid + mechanism.charges(0, first), self.delta)
         if before >= budget.epsilon:
             raise BudgetExceeded(
-                f"Expected something to be left of {budget} for the first step, got an "
-                f"epsilon of {formatting.epsilon(before)} for what comes before it: "
-                f"{first} releases of second moments, and {events.release_count(paid)} "
-                f"that run {self.run!r} was charged for already. Give them more noise or "
-                f"fewer rounds. {self._uncharged()}"
+                f"Expected something to be left of {budget} for the steps, got an "
+                f"epsilon of {formatting.epsilon(before)} for what comes before or beside them: "
+                f"{first} releases of second moments, and {events.release_count(paid)} others of "
+                f"run {self.run!r}, such as queries before it and scores on the way. Give them "
+                f"more noise, or make fewer. {self._uncharged()}"
             )
-        return mechanism.calibrated(budget, paid)
+        if mechanism.follows:
+            return mechanism.with_noise(self._first_level(mechanism))
+        return self._fitted(mechanism.calibrated(budget, paid))
+
+    def _fitted(self, mechanism: Mechanism) -> Mechanism:
+        """Return a mechanism with a little more noise, if an adaptive ledger needs it.
+
+        A filter counts more than the loss distributions that the noise was calibrated by. A run
+        that does not even fit by those is left as it is, to be refused.
+        """
+        limit, scores = self.ledger.budget, self.scores(0, mechanism.releases.steps)
+        plan = mechanism.charges() + scores
+        if limit is None or not self.ledger.adaptive:
+            return mechanism
+        if self.ledger.cost(self.run, plan) <= limit.epsilon:
+            return mechanism
+        if epsilon_of(self.ledger.totals() + plan, limit.delta) > limit.epsilon:
+            return mechanism
+        # a filter counts on a lattice of multipliers: factors there, times levels there, stay there
+        coarse = replace(mechanism, releases=mechanism.releases.coarser(POINTS_PER_DOUBLING))
+
+        def fits(place: int) -> bool:
+            level = 2.0 ** (place / POINTS_PER_DOUBLING)
+            return self.ledger.cost(self.run, coarse.charges_at(level) + scores) <= limit.epsilon
+
+        start = math.ceil(math.log2(mechanism.noise_multiplier) * POINTS_PER_DOUBLING)
+        place = _least_place(fits, start, _most_place(POINTS_PER_DOUBLING))
+        return (
+            mechanism
+            if place is None
+            else mechanism.with_noise(float(2.0 ** (place / POINTS_PER_DOUBLING)))
+        )
+
+    def _refuse_planned(self) -> None:
+        """Raise if the ledger allows nothing that is found on the way."""
+        if not self.ledger.adaptive:
+            raise LedgerError(
+                f"Expected an adaptive ledger for what is chosen in the light of releases, such as "
+                f"noise that follows them or an early end, got {self.ledger!r}, which is a planned "
+                "one. Make one by pv.Ledger(path, budget), or leave ledger out. "
+                f"{self._uncharged()}"
+            )
+
+    def _first_level(self, mechanism: Mechanism) -> float:
+        """Return the noise with which all releases are forecast to use up the budget."""
+        schedule, done = mechanism.releases.following, mechanism.releases.before(0)
+        assert schedule is not None
+        before = mechanism.charges(0, done)
+        level = self.fitted_level(mechanism, schedule.init(), done, 1.0, before)
+        if level is None:
+            raise BudgetExceeded(
+                f"Expected some noise to be enough for {self._budget}, got a run of "
+                f"{mechanism.releases.total} releases that does not fit it with a multiplier of "
+                f"{_MOST_LEVEL:g}. Take fewer steps. {self._uncharged()}"
+            )
+        return level
+
+    def fitted_level(
+        self,
+        mechanism: Mechanism,
+        state: State,
+        done: int,
+        level: float,
+        before: Tally | None = None,
+    ) -> float | None:
+        """Return the least noise at which what is left of a run is forecast to fit its budgets.
+
+        Args:
+            mechanism: what the run does.
+            state: that of the schedule that follows the releases.
+            done: how many releases were made.
+            level: where to start looking.
+            before: what else is to be charged.
+
+        Returns:
+            The multiplier where the factor is 1; None if there is none. `level` itself for a run
+            without a budget.
+        """
+        if self._budget is None:
+            return level
+        left = mechanism.releases.total - done
+        step = mechanism.releases.step_of(done)
+        beside = (before or Counter()) + self.scores(step, mechanism.releases.steps)
+
+        def fits(place: int) -> bool:
+            tried = 2.0 ** (place / LEVELS_PER_DOUBLING)
+            ahead = mechanism.releases.forecast(mechanism.event, tried, state, left)
+            return self._fits(ahead + beside)
+
+        start = round(math.log2(level) * LEVELS_PER_DOUBLING)
+        place = _least_place(fits, start, _most_place(LEVELS_PER_DOUBLING))
+        return None if place is None else float(2.0 ** (place / LEVELS_PER_DOUBLING))
+
+    def _fits(self, added: Tally) -> bool:
+        """Return whether the run's own budget and that of the ledger allow a further charge."""
+        own, whole = self._budget, self.ledger.budget
+        if own is not None and not self.ledger.run_cost(self.run, added, own) <= own.epsilon:
+            return False
+        return whole is None or self.ledger.cost(self.run, added) <= whole.epsilon
 
     def _check_continues(self, resumed: bool, done: int) -> None:
         """Raise unless the ledger holds the steps that a run goes on from, a new one no step."""
@@ -137,9 +264,22 @@ class RunCharges:
         is a plan: what other processes charge to the same run is known to the ledger alone, which
         holds each charge to the budget.
         """
-        if self._budget is None or self.own_tally("training") == self.planned(0, done):
+        if self._budget is None or self.mechanism.follows:
+            return self._last
+        if self.own_tally("training") == self.planned(0, done):
             return self._last
         return self.mechanism.affordable(self._budget, self.own_tally(), done)
+
+    def plan_anew(self, done: int) -> None:
+        """Declare a run anew after an interruption, if what it has lost makes its plan too short.
+
+        A run with a budget of its own ends earlier then. On an adaptive ledger nothing is planned.
+        """
+        declared = self.ledger.declared(self.run)
+        if declared is None or self.own_tally() + self.planned(done, -1) <= declared:
+            return
+        self._last = self._within_own_budget(done)
+        self.ledger.replan(self.run, self.planned(done, -1))
 
     def _check_affordable(self, resumed: bool, done: int) -> None:
         """Raise before the first step if the ledger cannot pay for the whole run.
@@ -147,10 +287,13 @@ class RunCharges:
         A resumed run may have lost a block of charges to a crash: one more step is enough for it.
         """
         plan = self.planned(done, 1 if resumed else -1)
+        if not resumed:
+            plan += self.scores(0, self.mechanism.releases.steps)
+        self.ledger.check_declared(self.run)
         budget = self.ledger.budget
-        if budget is None or not plan:
-            return
-        cost = epsilon_of(self.ledger.totals() + plan, budget.delta)
+        if budget is None or not plan or self.mechanism.follows:
+            return  # the noise of what follows is fitted on the way
+        cost = self.ledger.cost(self.run, plan)
         if cost <= budget.epsilon:
             return
         spent = self.ledger.epsilon()
@@ -161,6 +304,11 @@ class RunCharges:
             f"smaller batch. {self._uncharged()}"
         )
 
+    def scores(self, start: int, end: int) -> Tally:
+        """Return what the scores of early stopping from one step to another are charged as."""
+        found: Tally = Counter()
+        return found if self._stopping is None else self._stopping.charges(start, end)
+
     def _uncharged(self) -> str:
         """Say that nothing was charged, or nothing more if the run was charged before."""
         return "Nothing more was charged." if self.own_tally() else "Nothing was charged."
@@ -168,9 +316,43 @@ class RunCharges:
     # ------------------------------------------------------------------ step by step
 
     def planned(self, start: int, count: int) -> Tally:
-        """Return the tally of `count` releases from release `start` on, all left for -1."""
+        """Return the tally of `count` releases from release `start` on, all left for -1.
+
+        Where the noise follows the releases, those that were made are as they were, and the others
+        as forecast before the first.
+        """
         end = self._last if count < 0 else min(self._last, start + count)
-        return self.mechanism.charges(start, end)
+        if not self.mechanism.follows:
+            return self.mechanism.charges(start, end)
+        first = self.mechanism.releases.before(0)
+        made = self.multipliers[max(0, start - first) : max(0, end - first)]
+        found = self.mechanism.charges(start, max(start, min(end, first)))
+        found.update(map(self.mechanism.event, made))
+        known = max(start, first + len(self.multipliers))
+        if end > known:
+            found += self.mechanism.charges(known, end)
+        return found
+
+    def multiplier(self, step: int) -> float:
+        """Return the noise multiplier of a step that was taken, counted from 0."""
+        if not self.mechanism.follows:
+            return self.mechanism.multiplier(step)
+        releases = self.mechanism.releases
+        return self.multipliers[releases.before(step) - releases.before(0)]
+
+    def following(self, state: TrainState, event: DpEvent, count: int) -> Tally:
+        """Return the next releases of a run whose noise follows them, all left for -1.
+
+        The next `count` are taken to have the noise of the first of them: what is not used is given
+        back when the noise changes. All that are left are as forecast.
+        """
+        left = self._last - state.releases
+        if count >= 0:
+            return Counter({event: max(1, min(count, left, state.fit_level_at - state.releases))})
+        ahead = self.mechanism.releases.forecast(
+            self.mechanism.event, state.level, state.noise, left - 1
+        )
+        return ahead + Counter({event: 1})
 
     def ahead(self, done: int, count: int) -> Tally:
         """Return the next releases, those before the next checkpoint at most, all left for -1.
@@ -203,6 +385,7 @@ class RunCharges:
         The step starts anew the next time; what it was charged for stays charged.
         """
         self._before += self.planned(start, done - start)
+        del self.multipliers[max(0, start - self.mechanism.releases.before(0)) :]
         self._epsilons.clear()
 
     # ------------------------------------------------------------------ the bill
@@ -224,8 +407,24 @@ class RunCharges:
             count = min(-(-count // grain) * grain, max(count, releases.total))
         if count not in self._epsilons:
             tally = self._before + self.planned(0, count)
-            self._epsilons[count] = epsilon_of(tally, self.delta)
+            self._epsilons[count] = self.ledger.price(tally, self.delta)
         return self._epsilons[count]
+
+    def run_epsilon(self, done: int) -> float:
+        """Return the epsilon of this run alone, as it was planned; 0 before its first charge.
+
+        A run that is ended early counts as if it had not been: somebody may have looked.
+        """
+        own = self.own_tally()
+        if not own:
+            return 0.0
+        if self.mechanism.follows:  # nothing was planned: what it was charged counts
+            if self._budget is not None and self._budget.delta == self.delta:
+                return self.ledger.run_cost(self.run, {}, self._budget)
+            return self.ledger.run_epsilon(self.run, self.delta)
+        releases = self.mechanism.releases
+        ahead = self.planned(done, -1) + self.scores(releases.step_of(done), releases.steps)
+        return epsilon_of(self.ledger.declared(self.run) or own + ahead, self.delta)
 
     def own_tally(self, purpose: str | None = None) -> Tally:
         """Return what this run has been charged, for one purpose or for all."""
@@ -234,3 +433,24 @@ class RunCharges:
             if charge.run == self.run and purpose in (None, charge.purpose):
                 own[charge.event] += charge.count
         return own
+
+
+def _most_place(points_per_doubling: int) -> int:
+    return round(math.log2(_MOST_LEVEL) * points_per_doubling)
+
+
+def _least_place(fits: Callable[[int], bool], start: int, most: int) -> int | None:
+    """Return the least place that fits, near `start`; all above one that fits do as well."""
+    stride, low, high = 1, start, start
+    if fits(start):
+        while fits(low := high - stride):
+            high, stride = low, 2 * stride
+    else:
+        while not fits(high := min(most, low + stride)):
+            if high == most:
+                return None
+            low, stride = high, 2 * stride
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if fits(middle) else (middle, high)
+    return high

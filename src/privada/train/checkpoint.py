@@ -14,7 +14,7 @@ import torch
 
 from privada.core.errors import CheckpointError
 from privada.core.randomness import SeededSource
-from privada.core.validation import integer
+from privada.core.validation import integer, positive
 from privada.train.run import Run
 from privada.train.state import TrainState
 
@@ -121,6 +121,8 @@ def packed(
         "run": run.charges.run,
         "model": run.model.state_dict(),
         "rates": rates,
+        "multipliers": list(run.charges.multipliers),
+        "noise_multiplier": run.mechanism.noise_multiplier,
         "positions": positions,
         **{each.name: getattr(state, each.name) for each in fields(state)},
     }
@@ -159,6 +161,11 @@ def restore(saved: dict[str, Any], run: Run, first: TrainState) -> TrainState:
         clip=part("clip") or first.clip,
         rule=part("rule"),
         controller=part("controller"),
+        # which checkpoints of before noise could follow the releases do not have
+        noise=part("noise") if "noise" in saved else first.noise,
+        level=positive("level", saved.get("level", first.level)),
+        fit_level_at=integer("fit_level_at", saved.get("fit_level_at", 0), least=0),
+        stopping=part("stopping") if "stopping" in saved else {},
     )
 
 

@@ -2,13 +2,13 @@
 
 import math
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from torch import nn
 
 from privada import data as private_data
-from privada.accounting.ledger import ROW, all_rows_of
+from privada.accounting.ledger import ADAPTIVE, PLANNED, ROW, all_rows_of
 from privada.clipping import Clipping, refuse_mixing_layers
 from privada.clipping.clips import THRESHOLD, checked
 from privada.clipping.engine import not_compiled
@@ -49,6 +49,8 @@ class Run:
         parts_of: says, for a number of steps, what the method is made of.
         name: that of the method.
         resumed, done: the name of a resumed run, and how many releases it had made.
+        multipliers: the noise of those, where it follows them.
+        noise_multiplier: what a resumed run was calibrated to.
         stacklevel: from which frame warnings are, counted as `warnings.warn` does.
 
     Guarantee: nothing is charged and no record reaches a release while it is put together.
@@ -66,6 +68,8 @@ class Run:
         name: str,
         resumed: str | None = None,
         done: int = 0,
+        multipliers: Sequence[float] = (),
+        noise_multiplier: float | None = None,
         clipping: Clipping = THRESHOLD,
         stacklevel: int = 3,
     ) -> None:
@@ -85,7 +89,9 @@ class Run:
             mechanism.clipping,
             self.units.rows_per_unit,
         )
-        self.ledger = open_ledger(settings.ledger, settings.budget)
+        chosen_on_the_way = mechanism.follows or settings.stopping is not None
+        kind = ADAPTIVE if chosen_on_the_way else PLANNED
+        self.ledger = open_ledger(settings.ledger, settings.budget, kind)
         self.ledger.check_unit(self.charged_unit)
         self.charges = RunCharges(
             self.ledger,
@@ -95,8 +101,12 @@ class Run:
             find_delta(settings, self.ledger, self.population, stacklevel + 1),
             resumed=resumed is not None,
             done=done,
+            multipliers=multipliers,
+            noise_multiplier=noise_multiplier,
         )
         self.mechanism = self.charges.mechanism
+        # how the noise follows from the releases, None if it is fixed before the first
+        self.following = self.mechanism.releases.following
         self.tried.engine.clipping = self.mechanism.clipping  # as it is calibrated
         self._make_queries()
 
@@ -147,7 +157,11 @@ class Run:
         }
         self.noise = settings.noise.start(self.sources["noise"])
         account = Account(
-            self.ledger, run=self.charges.run, limit=settings.budget, unit=self.charged_unit
+            self.ledger,
+            run=self.charges.run,
+            limit=settings.budget,
+            unit=self.charged_unit,
+            adaptive=self.mechanism.follows,
         )
         executor: Executor = LocalExecutor(
             records=self.records,

@@ -46,6 +46,7 @@ class TrainSettings:
     rows_per_unit: int | None = None
     executor: Execution | None = None
     noise: Noise = field(default_factory=Independent)
+    stopping: Any = None
 
     @classmethod
     def of(cls, arguments: Mapping[str, Any]) -> "TrainSettings":
@@ -157,4 +158,5 @@ class TrainSettings:
             "rows_per_unit": self.rows_per_unit,
             "unit": None if self.groups is None else self.unit,
             "noise": self.noise.name,
+            "stopping": None if self.stopping is None else self.stopping.describe(),
         }

@@ -1,9 +1,15 @@
 """One step: pay, draw, clip, add noise, update."""
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 
+from privada.accounting import events
+from privada.core.errors import PrivadaError
 from privada.core.values import Release
+from privada.query.account import Ahead
+from privada.train.next_noise import next_event
 from privada.train.run import Run
 from privada.train.state import TrainState
 
@@ -16,6 +22,8 @@ def first_state(run: Run) -> TrainState:
         clip=run.mechanism.clipping.init(run.mechanism.clip),
         rule=parts.rule.init(parameters),
         controller=parts.controller.init(parameters),
+        noise={} if run.following is None else run.following.init(),
+        level=run.mechanism.noise_multiplier,
     )
 
 
@@ -30,13 +38,10 @@ def take_step(run: Run, state: TrainState) -> tuple[TrainState, float]:
     """
     asked = _Releases(run, state)
     parts = run.parts
-    try:
+    with _counting_what_is_lost(run, state.releases, lambda: asked.state.releases):
         rule, controller, lr = parts.controller.iterate(
             asked, parts.rule, run.parameters, state.rule, state.controller, state.step
         )
-    except BaseException:
-        run.charges.abort_step(state.releases, asked.state.releases)
-        raise
     return replace(asked.state, step=state.step + 1, rule=rule, controller=controller), lr
 
 
@@ -49,9 +54,16 @@ def release_gradient(run: Run, state: TrainState) -> tuple[Release, TrainState]:
 
     objective = run.settings.objective
     public = objective.gradient(run.model, run.parameters) if objective.terms else None
-    event, flat = run.mechanism.event_of(state.step), query.lay_out(scaling)
+    ahead: Ahead = partial(run.charges.ahead, number)
+    if run.following is None:
+        event = run.mechanism.event_of(state.step)
+    else:
+        event, ahead, state = next_event(run, state)
+    flat = query.lay_out(scaling)
 
-    receipt = query.pay(event, partial(run.charges.ahead, number))
+    receipt = query.pay(event, ahead)
+    if run.following is not None:
+        run.charges.multipliers.append(events.multiplier(event))
     drawn = query.draw(number)
     clipped = query.clipped_sum(drawn, flat, clip)
     release = scaling.restore(query.add_noise(clipped, receipt), flat)
@@ -59,12 +71,15 @@ def release_gradient(run: Run, state: TrainState) -> tuple[Release, TrainState]:
     try:
         preconditioner = run.parts.preconditioner.seen(release, preconditioner)
         clips = clipping.seen(release, state.clip)
+        if public is not None:
+            release = release.plus(scaling.precondition(public, flat))
+        noise = state.noise if run.following is None else run.following.seen(release, state.noise)
     except BaseException:
         run.charges.abort_step(number, number + 1)
         raise
-    if public is not None:
-        release = release.plus(scaling.precondition(public, flat))
-    return release, replace(state, releases=number + 1, preconditioner=preconditioner, clip=clips)
+    return release, replace(
+        state, releases=number + 1, preconditioner=preconditioner, clip=clips, noise=noise
+    )
 
 
 def prepare(run: Run, state: TrainState) -> TrainState:
@@ -81,12 +96,26 @@ def prepare(run: Run, state: TrainState) -> TrainState:
         made += 1
         return release
 
-    try:
+    with _counting_what_is_lost(run, state.releases, lambda: made):
         found = run.parts.preconditioner.prepare(state.preconditioner, run.parameters, ask)
-    except BaseException:
-        run.charges.abort_step(state.releases, made)
-        raise
     return replace(state, prepared=True, releases=made, preconditioner=found)
+
+
+@contextmanager
+def _counting_what_is_lost(run: Run, start: int, made: Callable[[], int]) -> Iterator[None]:
+    """Count what was released for a step that is not finished, and plan the run anew for it.
+
+    Nothing is planned anew for a charge that was refused.
+    """
+    try:
+        yield
+    except BaseException as error:
+        run.charges.abort_step(start, made())
+        if not isinstance(error, PrivadaError):
+            with suppress(PrivadaError):  # what cannot be given back stays charged
+                run.gradients.account.refund_unused()
+                run.charges.plan_anew(start)
+        raise
 
 
 class _Releases:

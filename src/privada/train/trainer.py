@@ -15,7 +15,7 @@ from privada.accounting.events import Tally
 from privada.clipping.losses import Loss
 from privada.core import formatting
 from privada.core.deprecation import renamed
-from privada.core.errors import ArgumentError
+from privada.core.errors import ArgumentError, BudgetExceeded
 from privada.core.validation import integer, shown
 from privada.data import Collate, Transform
 from privada.mechanism import Noise
@@ -29,6 +29,7 @@ from privada.train.charges import RunCharges
 from privada.train.run import Run
 from privada.train.settings import TrainSettings
 from privada.train.step import first_state, prepare, take_step
+from privada.train.stopping import EarlyStopping, StoppingScores
 
 
 @dataclass(frozen=True)
@@ -36,7 +37,8 @@ class StepRecord:
     """What is known of one step: nothing in it comes from private data without noise.
 
     `epsilon` is that of everything charged up to this step, rounded up in long runs to one of
-    some hundred values.
+    some hundred values. On an adaptive ledger it is valid at any time. On a planned one it is a
+    running figure, and the promise is that of the whole plan from the first step on.
     """
 
     step: int
@@ -87,7 +89,7 @@ class History(Sequence[StepRecord]):
         return StepRecord(
             step=number + 1,
             lr=self._rates[place],
-            noise_multiplier=self._charges.mechanism.multiplier(number),
+            noise_multiplier=self._charges.multiplier(number),
             epsilon=self._exact if number + 1 == self._last else self._epsilons[place],
         )
 
@@ -132,7 +134,8 @@ class Trainer:
             `delta`. Give exactly one of `budget` and `noise_multiplier`.
         sampling: who takes part in a step: "poisson" (add-or-remove-one), "fixed-size"
             (replace-one), "everyone", or a value of `pv.participation`.
-        ledger: a `Ledger` or the path of one; by default one in memory.
+        ledger: a `Ledger` or the path of one; by default one in memory. One that does not exist is
+            made for this run alone, as a planned one: give several runs a `pv.Ledger`.
         seed: makes sampling and noise reproducible, and the release not private.
         population: a public figure to use instead of the number of records.
         unit: what one record stands for, in the statement's words.
@@ -159,6 +162,7 @@ class Trainer:
             batch as a whole.
         noise: how the noise of one step depends on that of others, one of `pv.noise`; by default
             `pv.noise.Independent()`.
+        stopping: when to end early, a `pv.EarlyStopping`; needs an adaptive ledger.
 
     Guarantee: the sequence of all models during training, and everything derived from it, is
     (epsilon, delta)-differentially private as `statement()` says, `epsilon()` being that of
@@ -218,8 +222,9 @@ class Trainer:
         rows_per_unit: int | None = None,
         executor: Execution | None = None,
         noise: Noise | None = None,
+        stopping: EarlyStopping | None = None,
     ) -> None:
-        _check(method, resume)
+        _check(method, resume, stopping)
         self._start(model, loss, data, method, TrainSettings.of(locals()), resume)
 
     def _start(
@@ -242,12 +247,16 @@ class Trainer:
             settings,
             clip=method.clip,
             clipping=method.clipping,
-            parts_of=method.parts,
+            parts_of=method.parts_of,
             name=method.name,
             resumed=None if saved is None else saved["run"],
             done=0 if saved is None else integer("releases", saved["releases"], least=0),
+            multipliers=() if saved is None else saved.get("multipliers", ()),
+            noise_multiplier=None if saved is None else saved.get("noise_multiplier"),
             stacklevel=4,
         )
+        asked = settings.stopping
+        self._scores = None if asked is None else StoppingScores(self._run, asked)
         self._state = first_state(self._run)
         self._rates: list[float] = []
         if saved is not None:
@@ -313,7 +322,9 @@ class Trainer:
             self._state = prepare(self._run, self._state)
             self._state, lr = take_step(self._run, self._state)
         self._rates.append(lr)
-        if self._state.step == self.steps:
+        if self._scores is not None:
+            self._state = self._scores.judge(self._state)
+        if self._state.step == self.steps or self._state.ended:
             self.finish()
         return self
 
@@ -322,14 +333,16 @@ class Trainer:
 
         They are the mean of all points for methods that average, else the last point. The last
         step does this; call it to end a run early. No further step can be taken.
+
+        On a planned ledger, as the trainer makes one for itself, a run that is ended early costs
+        what its whole plan does, since the reason may be something that was seen. On an adaptive
+        one it costs what it was charged, and the rest can be used by other runs.
         """
-        final = (
-            None
-            if self._state.finished
-            else self._run.parts.rule.final_parameters(self._state.rule)
-        )
-        if final is not None:
-            self._run.parameters.write_(final)
+        if not self._state.finished:
+            final = self._run.parts.rule.final_parameters(self._state.rule)
+            best = self._state.stopping.get("parameters", final)
+            if best is not None:
+                self._run.parameters.write_(best)
         self._state = replace(self._state, finished=True)
         self._refund()
         return self
@@ -345,8 +358,10 @@ class Trainer:
     ) -> "Trainer":
         """Take all remaining steps.
 
-        With `progress`, show a bar. With `checkpoint`, save there every `checkpoint_steps` steps,
-        at the end, and when interrupted.
+        Where the noise follows the releases, the run ends with its steps or with its budget,
+        whichever is first; the noise is fitted so that both end together. With `progress`, show a
+        bar. With `checkpoint`, save there every `checkpoint_steps` steps, at the end, and when
+        interrupted.
         """
         every = integer("checkpoint_steps", checkpoint_steps)
         try:
@@ -355,7 +370,13 @@ class Trainer:
                     if checkpoint is not None:
                         next_one = (self.steps_done // every + 1) * every
                         self._run.charges.next_checkpoint(next_one)
-                    self.step()
+                    try:
+                        self.step()
+                    except BudgetExceeded:
+                        if self._run.following is None or not self.steps_done:
+                            raise
+                        self.finish()  # the noise was less than forecast: the budget ends first
+                        break
                     advance()
                     if checkpoint is not None and self.steps_done % every == 0:
                         self.save(checkpoint)
@@ -390,7 +411,7 @@ class Trainer:
     def statement(self) -> Statement:
         """Return what was promised so far, what it cost and what it rests on."""
         self._refund()
-        return statement(self._run, self.method.describe(), self.steps_done)
+        return statement(self._run, self.method.describe(), self.steps_done, self._state.finished)
 
     # ------------------------------------------------------------------ checkpoints
 
@@ -409,11 +430,15 @@ class Trainer:
             self._refund()
 
 
-def _check(method: Any, resume: Any) -> None:
+def _check(method: Any, resume: Any, stopping: Any) -> None:
     if not isinstance(method, Method):
         raise ArgumentError(
             f"Expected method to be a method such as pv.methods.DPSGD(lr=0.1), got "
             f"method={shown(method)}."
+        )
+    if stopping is not None and not isinstance(stopping, EarlyStopping):
+        raise ArgumentError(
+            f"Expected stopping to be a pv.EarlyStopping, got stopping={shown(stopping)}."
         )
     if resume is not None and not isinstance(resume, (str, os.PathLike)):
         raise ArgumentError(

@@ -146,7 +146,9 @@ def common_relation(events: Iterable[DpEvent]) -> str:
 
 
 def relation_within(tallies: tuple[Items, ...]) -> str:
-    """Return the relation of an event that is made of tallies."""
+    """Return the relation of an event that is made of tallies; refuse one that is made of none."""
+    if not tallies:
+        raise EventError("Expected an event that is made of at least one tally, got none.")
     inside = [event for tally in tallies for event, _ in tally]
     alike = all(relation(event) == EITHER for event in inside)
     return EITHER if alike else common_relation(inside)

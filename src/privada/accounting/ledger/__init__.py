@@ -1,10 +1,12 @@
 """The ledger, and where it is kept.
 
-`ledger` checks each charge against budgets (`certification`) and keeps it in a storage (`storage`
-says what one has to do; `sqlite` is the default). `prepaid` is an account for what is charged
-elsewhere already.
+`ledger` asks a way of counting (`counting` says what one has to do; `planned` and `adaptive` are
+the two kinds, `undecided` is for older files) whether a charge is allowed, and keeps it in a
+storage (`storage` says what one has to do; `sqlite` is the default). `prepaid` is an account for
+what is charged elsewhere already.
 """
 
+from privada.accounting.ledger.counting import ADAPTIVE, KINDS, PLANNED, Counting
 from privada.accounting.ledger.ledger import PURPOSES, ROW, Ledger, all_rows_of, dataset_of
 from privada.accounting.ledger.prepaid import Prepaid
 from privada.accounting.ledger.sqlite import SQLiteStorage
@@ -18,10 +20,14 @@ from privada.accounting.ledger.storage import (
 from privada.accounting.reservations import Reservation
 
 __all__ = [
+    "ADAPTIVE",
+    "KINDS",
+    "PLANNED",
     "PURPOSES",
     "ROW",
     "Busy",
     "Charge",
+    "Counting",
     "Ledger",
     "LedgerStorage",
     "Prepaid",

@@ -1,7 +1,7 @@
 """Whether charges fit a budget, asked once for a plan and not once for each charge."""
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 from dp_accounting import DpEvent
 
@@ -9,12 +9,10 @@ from privada.accounting import events
 from privada.accounting.accountants import epsilon_of
 from privada.accounting.budget import Budget
 from privada.accounting.events import Tally
+from privada.accounting.ledger.counting import Planned, exceeded
 from privada.core import formatting
 from privada.core.errors import BudgetExceeded
 from privada.core.validation import integer
-
-# What a caller expects to charge from here on, or a function that returns it.
-Planned = Mapping[DpEvent, int] | Callable[[], Mapping[DpEvent, int]] | None
 
 
 def tally_of(charged: DpEvent | Mapping[DpEvent, int]) -> Tally:
@@ -25,6 +23,11 @@ def tally_of(charged: DpEvent | Mapping[DpEvent, int]) -> Tally:
     for event, count in charged.items():
         total.update(events.tally(event, integer("count", count, least=0)))
     return Counter({event: count for event, count in total.items() if count})
+
+
+def whole_plan(added: Tally, plan: Planned) -> Tally:
+    """Return all that is expected to be charged from here on, and at least what is added now."""
+    return tally_of((plan() if callable(plan) else plan) or {}) | added
 
 
 class CertifiedTally:
@@ -45,6 +48,11 @@ class CertifiedTally:
         if not totals <= self._certified:
             self._certified = Counter()
 
+    @property
+    def certified(self) -> Tally:
+        """What was found to fit, which contains the totals; nothing if it is not known."""
+        return self._certified
+
     def _cost(self, tally: Tally) -> float:
         assert self._budget is not None
         return epsilon_of(tally, self._budget.delta)
@@ -57,17 +65,12 @@ class CertifiedTally:
             return
         after = self.totals + added
         events.common_relation(after)
-        planned = Counter(plan() if callable(plan) else plan or {})
-        hopeful = self.totals + (added | planned)
+        hopeful = self.totals + whole_plan(added, plan)
         events.common_relation(hopeful)
         while budget is not None and not self._cost(hopeful) <= budget.epsilon:
             if hopeful == after:
-                raise BudgetExceeded(
-                    f"Expected the charge to fit {whose} (epsilon={budget.epsilon:g} at "
-                    f"delta={budget.delta:g}), but {formatting.epsilon(self._cost(self.totals))} "
-                    f"is spent and the charge would make it "
-                    f"{formatting.epsilon(self._cost(after))}. Take fewer steps, more noise or a "
-                    "smaller batch. Nothing was charged and no data was read."
-                )
+                spent = formatting.epsilon(self._cost(self.totals))
+                reached = formatting.epsilon(self._cost(after))
+                raise BudgetExceeded(exceeded(budget, whose, spent, reached))
             hopeful = Counter({e: after[e] + (n - after[e]) // 2 for e, n in hopeful.items()})
         self._certified = hopeful

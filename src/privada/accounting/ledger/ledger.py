@@ -3,28 +3,46 @@
 import hashlib
 import os
 from collections import Counter
-from collections.abc import Hashable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Hashable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 from dp_accounting import DpEvent
 
-from privada.accounting.accountants import epsilon_of
 from privada.accounting.budget import Budget
 from privada.accounting.events import Tally
-from privada.accounting.ledger.certification import CertifiedTally, Planned, tally_of
+from privada.accounting.filters import RenyiFilter
+from privada.accounting.ledger.adaptive import AdaptiveCounting, FilteredTally, stored_filter
+from privada.accounting.ledger.certification import CertifiedTally, tally_of, whole_plan
+from privada.accounting.ledger.counting import (
+    ADAPTIVE,
+    KINDS,
+    PLANNED,
+    RUN_ORDERS_LABEL,
+    UNIT_LABEL,
+    Charged,
+    Counting,
+    Planned,
+)
+from privada.accounting.ledger.declarations import Declarations
 from privada.accounting.ledger.former import FormerNames
+from privada.accounting.ledger.planned import PlannedCounting
+from privada.accounting.ledger.publications import Publications
 from privada.accounting.ledger.sqlite import SQLiteStorage
-from privada.accounting.ledger.storage import Charge, LedgerStorage, ReadTransaction
+from privada.accounting.ledger.storage import (
+    Charge,
+    LedgerStorage,
+    ReadTransaction,
+    WriteTransaction,
+)
+from privada.accounting.ledger.undecided import UndecidedCounting
 from privada.accounting.reservations import Reservation, issue
-from privada.core.errors import ArgumentError, LedgerError
-from privada.core.validation import integer, one_of, printable_text
+from privada.core.errors import ArgumentError, BudgetExceeded, LedgerError
+from privada.core.validation import integer, one_of, printable_text, probability
 
 PURPOSES = ("training", "tuning", "statistics", "validation")
-# What a charge protects unless it says otherwise, and the label under which another unit is noted.
+# What a charge protects unless it says otherwise.
 ROW = "row"
-_UNIT = "the unit of privacy"
 
 
 def all_rows_of(unit: str) -> str:
@@ -32,7 +50,7 @@ def all_rows_of(unit: str) -> str:
     return f"{unit} (all their rows)"
 
 
-class Ledger(FormerNames):
+class Ledger(Publications, Declarations, FormerNames):
     """Every charge against one data set, kept in one file that outlives runs and crashes.
 
     A charge is committed durably before the release that it pays for; one that would exceed the
@@ -48,15 +66,21 @@ class Ledger(FormerNames):
             new ledger without a limit, and takes an existing one's as it is.
         dataset: the name of the data set; an existing ledger of another name is refused. Defaults
             to the file's stem.
+        kind: "adaptive" (the default for a new one), on which every charge may be chosen in the
+            light of earlier releases, and which counts by a Renyi filter; or "planned", which
+            allows what was declared before the first charge alone, and counts all of it by
+            privacy loss distributions. Fixed when the file is created.
 
     Guarantee: at the budget's delta, the epsilon of all charges together never exceeds the
-    budget's, whichever processes charge, and whenever they are killed.
+    budget's, whichever processes charge, whenever they are killed, and whatever releases led to
+    what was charged next.
 
     Edge cases: a file that is not a ledger, is damaged, is of a newer version or belongs to another
     data set, a full disk and a read-only file each raise `LedgerError` before anything is released.
     A file of an earlier version is read as it is, and brought to the present format by the first
     write, in one transaction. A copy of the old file is kept beside it, called
-    `patients.ledger.format-1-` and eight digits.
+    `patients.ledger.format-1-` and eight digits. One of before there were two kinds is planned as
+    long as it has one run, and adaptive from the second on.
 
     Example:
         >>> import privada as pv
@@ -64,7 +88,9 @@ class Ledger(FormerNames):
         >>> ledger = pv.accounting.Ledger(None, pv.Budget(1.0, 1e-5), dataset="patients")
         >>> reservation = ledger.charge({events.poisson(0.01, 4.0): 1000}, run="first")
         >>> round(ledger.epsilon(), 2)
-        0.27
+        0.38
+
+    Reference: docs/filters.md, with the proof.
     """
 
     def __init__(
@@ -73,8 +99,10 @@ class Ledger(FormerNames):
         budget: Budget | None = None,
         *,
         dataset: str | None = None,
+        kind: str | None = None,
     ) -> None:
         _check_budget("budget", budget)
+        kind = None if kind is None else one_of("kind", kind, KINDS)
         dataset = None if dataset is None else printable_text("dataset", dataset)
         self._start(path if isinstance(path, LedgerStorage) else SQLiteStorage(path))
         self._facts = self._storage.open(
@@ -82,9 +110,10 @@ class Ledger(FormerNames):
                 "dataset": dataset or dataset_of(self._storage.path),
                 "epsilon": "none" if budget is None else repr(budget.epsilon),
                 "delta": "none" if budget is None else repr(budget.delta),
+                "kind": kind or ADAPTIVE,
             }
         )
-        self._take_facts(budget, dataset)
+        self._take_facts(budget, dataset, kind)
 
     def _start(self, storage: LedgerStorage) -> None:
         """Know nothing yet of what a storage holds."""
@@ -92,20 +121,22 @@ class Ledger(FormerNames):
         # what is here is read and written within the storage's `reading` and `writing` alone
         self._version: Hashable = object()  # which no storage returns
         self._unit: str | None = None
-        self._all = CertifiedTally()
-        self._runs: dict[str, CertifiedTally] = {}
+        self._charged = Charged(Counter(), {})
+        self._limits: dict[str, CertifiedTally] = {}
+        self._filters: dict[str, FilteredTally] = {}
         # what this process has charged and not given back, and what is still to be added to that
         self._own: dict[str, Tally] = {}
         self._committed: list[tuple[str, Tally]] = []
         self._process = os.getpid()
 
-    def _take_facts(self, budget: Budget | None, dataset: str | None) -> None:
+    def _take_facts(self, budget: Budget | None, dataset: str | None, kind: str | None) -> None:
         """Read the ledger that was opened, and refuse one that is not what was expected."""
-        with self._storage.reading("open") as transaction:
-            self._refresh(transaction)
         limit, delta = self._facts["epsilon"], self._facts["delta"]
         self.dataset = self._facts["dataset"]
         self.budget = None if limit == "none" else Budget(float(limit), float(delta))
+        self._counting = self._make_counting()
+        with self._storage.reading("open") as transaction:
+            self._refresh(transaction)
         if dataset is not None and dataset != self.dataset:
             raise LedgerError(
                 f"Expected the ledger of data set {dataset!r}, got {self.name!r}, which belongs "
@@ -116,6 +147,45 @@ class Ledger(FormerNames):
                 f"Expected the ledger {self.name!r} to have {budget}, but it was created with "
                 f"{self.budget or 'no limit'}. Open it without a budget to use the one it has."
             )
+        if kind is not None and kind != self.kind:
+            raise LedgerError(
+                f"Expected the ledger {self.name!r} to be {kind}, but it is {self.kind}, which "
+                "was fixed when it was made. Open it without a kind to use it as it is, or make "
+                "another."
+            )
+
+    def _make_counting(self) -> Counting:
+        """Return how the charges of the ledger that was opened are counted."""
+        kind = self._facts.get("kind")
+        if kind is None:
+            return UndecidedCounting(self.budget, self.name)
+        known: dict[str, type[PlannedCounting] | type[AdaptiveCounting]]
+        known = {PLANNED: PlannedCounting, ADAPTIVE: AdaptiveCounting}
+        if kind not in known:
+            raise LedgerError(
+                f"Cannot open the ledger {self.name!r}: it is of the kind {kind!r}, and this "
+                f"Privada knows {' and '.join(known)}. Upgrade Privada."
+            )
+        return known[kind](self.budget, self.name)
+
+    @property
+    def kind(self) -> str:
+        """How charges are counted: "planned" or "adaptive"."""
+        return self._counting.kind
+
+    @property
+    def adaptive(self) -> bool:
+        """Whether what is charged next may be chosen in the light of earlier releases."""
+        return self.kind == ADAPTIVE
+
+    @property
+    def accountant(self) -> str:
+        """The name of what computes the epsilon: "pld", or "filter" on an adaptive ledger."""
+        return self._counting.accountant
+
+    def describe(self) -> str:
+        """Return in words what may be chosen after a look, and how charges are counted."""
+        return self._counting.describe()
 
     @property
     def path(self) -> Path | None:
@@ -178,6 +248,8 @@ class Ledger(FormerNames):
         plan: Planned = None,
         limit: Budget | None = None,
         unit: str = ROW,
+        adaptive: bool = False,
+        returning: Iterable[Reservation] = (),
     ) -> Reservation:
         """Charge events, durably, before they run; return the reservation.
 
@@ -186,11 +258,14 @@ class Ledger(FormerNames):
             run: the name under which the charge is listed.
             purpose: one of "training", "tuning", "statistics" and "validation".
             plan: everything the caller expects to charge from here on, this charge included, or a
-                function that returns it. If all of it fits the budget, later charges within it are
-                not computed again.
+                function that returns it. On a planned ledger without a declaration, the first
+                charge declares it.
             limit: the run's own budget: all that the ledger holds under the run's name, for
                 whichever purpose and by whichever process, may cost no more than that.
             unit: what one record of the charged events stands for: a row, or all rows of a person.
+            adaptive: whether the run chooses what it is charged in the light of its own releases:
+                its limit is then kept by a filter too.
+            returning: reservations whose unused part is given back in the same moment.
 
         Returns:
             The reservation, which gives a receipt for each release.
@@ -200,28 +275,81 @@ class Ledger(FormerNames):
         was charged.
 
         Raises:
-            BudgetExceeded: the ledger's budget, or the run's own, does not allow it.
-            LedgerError: the file cannot be written, or holds charges for another unit.
+            BudgetExceeded: the ledger's budget, or the run's own, does not allow it. What was to be
+                returned was.
+            LedgerError: the file cannot be written, holds charges for another unit, or is a planned
+                ledger for which this was not declared.
         """
         run, purpose = printable_text("run", run), one_of("purpose", purpose, PURPOSES)
         printable_text("unit", unit)
         _check_budget("limit", limit)
-        added = tally_of(charged)
+        added, refused = tally_of(charged), None
         with self._storage.writing("charge") as transaction:
             self._refresh(transaction)
-            self._check_unit(unit)
-            own = self._runs.setdefault(run, CertifiedTally())
-            self._all.certify(added, plan, self.budget, f"the budget of ledger {self.name!r}")
-            if limit is not None:
-                own.certify(added, plan, limit, f"the own budget of run {run!r}")
-            if unit != ROW and self._unit is None:
-                transaction.publish(_UNIT, unit)
-            transaction.add(run, purpose, added)
-            self._all.totals.update(added)
-            own.totals.update(added)
-        self._unit = None if unit == ROW else unit
+            returned = [self._give_back(transaction, each) for each in returning]
+            try:
+                self._check_unit(unit)
+                if added:
+                    self._counting.admit(transaction, run, added, plan)
+                if added and limit is not None and adaptive:
+                    self._own_filter(transaction, run, added, plan, limit).check(added)
+                elif added and limit is not None:
+                    self._check_limit(run, added, plan, limit)
+            except BudgetExceeded as error:
+                if not any(returned):
+                    raise
+                refused = error
+            else:
+                if added:
+                    self._add(transaction, run, purpose, added)
+                if added and unit != ROW and self._unit is None:
+                    transaction.publish(UNIT_LABEL, unit)
+                    self._unit = unit
+        if refused is not None:
+            raise refused
         self._committed.append((run, added))
         return issue(self, run, purpose, added)
+
+    def _add(
+        self, transaction: WriteTransaction, run: str, purpose: str, changes: Mapping[DpEvent, int]
+    ) -> None:
+        transaction.add(run, purpose, changes)
+        self._charged.add(run, changes)
+        self._counting.add(run, changes)
+        if run in self._filters:
+            self._filters[run].add(changes)
+
+    def _check_limit(self, run: str, added: Tally, plan: Planned, limit: Budget) -> None:
+        """Raise unless a run with `added` keeps to its own budget, as it is planned."""
+        certified = self._limits.setdefault(run, CertifiedTally())
+        certified.renew(Counter(self._charged.of(run)))
+        certified.certify(added, plan, limit, _own_budget(run))
+
+    def _own_filter(
+        self, transaction: WriteTransaction, run: str, added: Tally, plan: Planned, limit: Budget
+    ) -> FilteredTally:
+        """Return what holds an adaptive run to its own budget; its first charge fixes the orders.
+
+        Where the run was charged before, something may have been looked at: then the budget alone
+        fixes them.
+        """
+        if transaction.published(RUN_ORDERS_LABEL.format(run)) is None:
+            looked = bool(+self._charged.of(run))
+            typical = None if looked else whole_plan(added, plan)
+            made = RenyiFilter.for_budget(limit, typical)
+            transaction.publish(RUN_ORDERS_LABEL.format(run), made.encode())
+        return self._filtered(transaction, run, limit)
+
+    def _filtered(self, transaction: ReadTransaction, run: str, limit: Budget) -> FilteredTally:
+        """Return what was charged to an adaptive run, by the filter that was fixed for it."""
+        text = transaction.published(RUN_ORDERS_LABEL.format(run))
+        assert text is not None
+        known = self._filters.get(run)
+        if known is None or known.budget != limit:
+            filter = stored_filter(text, self.name)
+            known = self._filters[run] = FilteredTally(filter, limit, _own_budget(run))
+            known.add(self._charged.of(run))
+        return known
 
     @property
     def unit(self) -> str | None:
@@ -231,7 +359,8 @@ class Ledger(FormerNames):
             return self._held_unit()
 
     def _held_unit(self) -> str | None:
-        return self._unit or (ROW if +self._all.totals else None)
+        held = any(count > 0 for count in self._charged.totals.values())
+        return self._unit or (ROW if held else None)
 
     def check_unit(self, unit: str) -> None:
         """Raise if the ledger holds charges for another unit."""
@@ -271,29 +400,30 @@ class Ledger(FormerNames):
             return
         with self._storage.writing("refund") as transaction:
             self._refresh(transaction)
-            run, unused = reservation.run, reservation.take_back(self)
-            changes = {event: -count for event, count in unused.items()}
-            self._add_up_own()
-            self._own.setdefault(run, Counter()).subtract(unused)
-            transaction.add(run, reservation.purpose, changes)
-            self._all.totals.subtract(unused)
-            self._runs[run].totals.subtract(unused)
+            self._give_back(transaction, reservation)
+
+    def _give_back(self, transaction: WriteTransaction, reservation: Reservation) -> bool:
+        """Give back what is not used; return whether it was anything."""
+        run, unused = reservation.run, reservation.take_back(self)
+        self._add_up_own()
+        self._own.setdefault(run, Counter()).subtract(unused)
+        changes = {event: -count for event, count in unused.items()}
+        self._add(transaction, run, reservation.purpose, changes)
+        return bool(unused)
 
     def _refresh(self, transaction: ReadTransaction) -> None:
         """Read the totals again if anyone else has written since."""
         version = transaction.version()
         if version == self._version:
             return
-        totals: Tally = Counter()
-        runs: dict[str, Tally] = {run: Counter() for run in self._runs}
+        charged = Charged(Counter(), {})
         for charge in transaction.charges():
-            totals[charge.event] += charge.count
-            runs.setdefault(charge.run, Counter())[charge.event] += charge.count
-        self._refuse_older(runs)
-        self._all.renew(totals)
-        self._unit = transaction.published(_UNIT)
-        for run, own in runs.items():
-            self._runs.setdefault(run, CertifiedTally()).renew(own)
+            charged.add(charge.run, {charge.event: charge.count})
+        self._refuse_older(charged.runs)
+        self._charged = charged
+        self._filters.clear()  # nothing is left of a charge that failed
+        self._unit = transaction.published(UNIT_LABEL)
+        self._counting.refresh(transaction, charged)
         self._version = version
 
     def _add_up_own(self) -> None:
@@ -314,115 +444,21 @@ class Ledger(FormerNames):
                 "it again. Nothing more was charged or released."
             )
 
-    def lease(self, label: str) -> str:
-        """Take over, durably, what is to be published under a label; return a token for it.
-
-        Args:
-            label: what is to be published.
-
-        Returns:
-            The token that `check_lease`, `while_leased` and `publish` ask for.
-
-        Guarantee: whoever leased it before, in whichever process, can publish nothing more under
-        the label. That does not depend on what either of them has found.
-
-        Example:
-            >>> import privada as pv
-            >>> ledger = pv.Ledger(None)
-            >>> first, second = ledger.lease("best model"), ledger.lease("best model")
-            >>> ledger.check_lease("best model", second)
-            >>> try:
-            ...     ledger.check_lease("best model", first)
-            ... except pv.LedgerError as error:
-            ...     print("taken over" in str(error))
-            True
-        """
-        label, token = printable_text("label", label), os.urandom(16).hex()
-        with self._storage.writing("write to") as transaction:
-            self._refresh(transaction)
-            transaction.lease(label, token)
-        return token
-
-    def check_lease(self, label: str, token: str) -> None:
-        """Raise unless nobody has taken a label over since `lease` returned this token."""
-        with self._storage.reading() as transaction:
-            self._refresh(transaction)
-            self._check_lease(transaction, printable_text("label", label), token)
-
-    @contextmanager
-    def while_leased(self, label: str, token: str) -> Iterator[None]:
-        """Let nobody, in any process, take a label over meanwhile; raise if somebody has.
-
-        Nothing is written to the ledger, so that it does not tell how often this was used.
-        """
-        with self._storage.writing("use") as transaction:
-            self._refresh(transaction)
-            self._check_lease(transaction, printable_text("label", label), token)
-            yield
-
-    def _check_lease(self, transaction: ReadTransaction, label: str, token: str) -> None:
-        if transaction.leaseholder(label) != token:
-            raise LedgerError(
-                f"Expected to be the only one at {label!r}, but ledger {self.name!r} says that it "
-                "was taken over since, by another process or from a copy of its files. That one "
-                "goes on; nothing was published here."
-            )
-
-    def publish(self, label: str, digest: str, *, lease: tuple[str, str] | None = None) -> None:
-        """Note, durably, that the result with this digest is published under a label.
-
-        Args:
-            label: what is published.
-            digest: a digest of the result.
-            lease: a label that must still be leased, and the token that `lease` returned for it.
-
-        Guarantee: under one label one result is ever published, by whichever process and from
-        whichever copy of its files. To publish the same result again is allowed.
-
-        Raises:
-            LedgerError: another result was published under the label, or it was taken over.
-
-        Example:
-            >>> import privada as pv
-            >>> ledger = pv.Ledger(None)
-            >>> ledger.publish("best model", "0a1b")
-            >>> ledger.published("best model")
-            '0a1b'
-        """
-        label, digest = printable_text("label", label), printable_text("digest", digest)
-        with self._storage.writing("write to") as transaction:
-            self._refresh(transaction)
-            if lease is not None:
-                self._check_lease(transaction, *lease)
-            before = transaction.publish(label, digest)
-        if before != digest:
-            raise LedgerError(
-                f"Expected {label!r} to be published once, but ledger {self.name!r} says that it "
-                "was, with another result: from a copy of its files, or by another process. That "
-                "result is the one that was paid for; start anew to pay for another."
-            )
-
-    def published(self, label: str) -> str | None:
-        """Return the digest of what was published under a label, None if nothing was."""
-        with self._storage.reading() as transaction:
-            self._refresh(transaction)
-            return transaction.published(printable_text("label", label))
-
-    def affordable(self, event: DpEvent, most: int) -> int:
-        """Return how many further `event`s the budget allows, at most `most`.
+    def affordable(self, event: DpEvent, most: int, run: str = "another run") -> int:
+        """Return how many further `event`s of a run the budget allows, at most `most`.
 
         Example:
             >>> import privada as pv
             >>> from privada.accounting import events
             >>> pv.Ledger(None, pv.Budget(1.0, 1e-5)).affordable(events.gaussian(20.0), most=1000)
-            28
+            23
         """
         low, high = 0, integer("most", most, least=0) + 1
         if self.budget is None:
             return most
-        totals, tried = self.totals(), most
+        tried = most
         while high - low > 1:
-            cost = epsilon_of(totals + Counter({event: tried}), self.budget.delta)
+            cost = self.cost(run, {event: tried})
             if cost <= self.budget.epsilon:
                 low = tried
             else:
@@ -437,26 +473,79 @@ class Ledger(FormerNames):
         with self._storage.reading() as transaction:
             return tuple(charge for charge in transaction.charges() if charge.count)
 
+    def runs(self) -> tuple[str, ...]:
+        """Return the names of all runs that were charged, oldest first."""
+        return tuple(dict.fromkeys(charge.run for charge in self.charges()))
+
+    def run_epsilon(self, run: str, delta: float | None = None) -> float:
+        """Return the epsilon of one run alone, as this ledger counts.
+
+        On a planned ledger it is that of all that was declared for the run, on an adaptive one of
+        what it was charged.
+        """
+        delta = self._delta(delta)
+        with self._storage.reading() as transaction:
+            self._refresh(transaction)
+            return self._counting.run_epsilon(run, delta)
+
     def totals(self) -> Tally:
         """Return how often each event was charged."""
         with self._storage.reading() as transaction:
             self._refresh(transaction)
-            return +self._all.totals
+            return +self._charged.totals
 
     def epsilon(self, delta: float | None = None) -> float:
-        """Return the epsilon of everything charged, at `delta` or at the budget's."""
-        if delta is None:
-            if self.budget is None:
-                raise ArgumentError(
-                    "Expected delta, got delta=None. This ledger has no budget to take it from."
-                )
-            delta = self.budget.delta
-        cost = epsilon_of(self.totals(), delta)
-        if self.budget is not None and delta == self.budget.delta:
-            # Every charge was found to fit by some upper bound. This one may come from another
-            # grid and be a hair looser; the smaller of two upper bounds is one.
-            cost = min(cost, self.budget.epsilon)
-        return cost
+        """Return the epsilon of everything on the ledger, at `delta` or at the budget's.
+
+        On an adaptive ledger it is that of what was charged so far, and valid at any time, also one
+        that was chosen in the light of releases. On a planned one it is that of all that was
+        declared, from the first charge on.
+        """
+        delta = self._delta(delta)
+        with self._storage.reading() as transaction:
+            self._refresh(transaction)
+            return self._counting.epsilon(delta)
+
+    def price(self, tally: Mapping[DpEvent, int], delta: float | None = None) -> float:
+        """Return the epsilon of a tally by itself, as this ledger counts."""
+        delta = self._delta(delta)
+        with self._storage.reading() as transaction:
+            self._refresh(transaction)
+            return self._counting.price(tally_of(tally), delta)
+
+    def cost(self, run: str, added: Mapping[DpEvent, int], delta: float | None = None) -> float:
+        """Return what the epsilon would be if a run were charged that much more; infinity if not.
+
+        Nothing is charged.
+        """
+        delta = self._delta(delta)
+        with self._storage.reading() as transaction:
+            self._refresh(transaction)
+            return self._counting.cost(run, tally_of(added), delta)
+
+    def run_cost(self, run: str, added: Mapping[DpEvent, int], limit: Budget) -> float:
+        """Return what an adaptive run would cost by itself if it were charged that much more.
+
+        It is what `charge` with `adaptive` compares with the run's own budget, `limit`. Nothing is
+        charged.
+        """
+        tally = tally_of(added)
+        with self._storage.reading() as transaction:
+            self._refresh(transaction)
+            if transaction.published(RUN_ORDERS_LABEL.format(run)) is not None:
+                return self._filtered(transaction, run, limit).epsilon_with(tally, limit.delta)
+            own = +self._charged.of(run)
+            orders = RenyiFilter.for_budget(limit, None if own else tally)
+            return orders.epsilon(own + tally, limit.delta)
+
+    def _delta(self, delta: float | None) -> float:
+        if delta is not None:
+            return probability("delta", delta)
+        if self.budget is None:
+            raise ArgumentError(
+                "Expected delta, got delta=None. This ledger has no budget to take it from."
+            )
+        return self.budget.delta
 
 
 def _check_budget(name: str, budget: Budget | None) -> None:
@@ -465,6 +554,10 @@ def _check_budget(name: str, budget: Budget | None) -> None:
             f"Expected {name} to be a Budget, got {name}={budget!r}. "
             "Write pv.Budget(epsilon, delta)."
         )
+
+
+def _own_budget(run: str) -> str:
+    return f"the own budget of run {run!r}"
 
 
 def dataset_of(path: str | os.PathLike[str] | None) -> str:
@@ -479,5 +572,5 @@ def _reopen(storage: LedgerStorage, facts: Mapping[str, str]) -> Ledger:
     ledger._start(storage)
     ledger._facts = storage.open(None)
     storage.check_facts(facts)
-    ledger._take_facts(None, None)
+    ledger._take_facts(None, None, None)
     return ledger

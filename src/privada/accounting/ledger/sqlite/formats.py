@@ -8,6 +8,7 @@ What the formats differ in:
 | 1 | meta, charges | each charge; the facts and the numbers of rows and releases |
 | 1 | meta, charges, given | as before, and `given` is not |
 | 2 | meta, charges, given | each row; the facts, the numbers and the sum of all rows' digests |
+| 3 | meta, charges, given | as before; the facts of a new ledger say of which kind it is |
 
 Earlier formats are read as they are, and brought to the present one by the first write.
 """
@@ -24,7 +25,7 @@ from typing import Any
 
 from privada.accounting.ledger.sqlite.connections import malformed
 
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 APPLICATION_ID = 0x50525644  # "PRVD"
 COUNTERS = ("rows", "releases", "content")
 MODULUS = 1 << 256
@@ -59,7 +60,7 @@ class Format:
         tables: the statements that make its tables.
         seal: the key of the seal of the facts; None if nothing is sealed. It differs between
             versions, so that a process of an earlier one, which would not keep the digest of all
-            rows, finds no seal and charges nothing.
+            rows or count as the kind of the ledger asks for, finds no seal and charges nothing.
     """
 
     version: int
@@ -77,11 +78,12 @@ class Format:
         return self.version > 1
 
 
-CURRENT = Format(SCHEMA_VERSION, (_META, _CHARGES, _GIVEN), "sealed")
+CURRENT = Format(SCHEMA_VERSION, (_META, _CHARGES, _GIVEN), "sealed with its kind")
 _EARLIER = (
     Format(1, (_META, _CHARGES_UNSEALED), None),
     Format(1, (_META, _CHARGES), "seal"),
     Format(1, (_META, _CHARGES, _GIVEN_UNSEALED), "seal"),
+    Format(2, (_META, _CHARGES, _GIVEN), "sealed"),
 )
 _FORMATS = (CURRENT, *_EARLIER)
 _UNSEALED_FACTS = {"dataset", "epsilon", "delta", "created"}
