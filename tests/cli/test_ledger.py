@@ -40,12 +40,29 @@ def test_it_says_what_was_spent_and_what_is_left(path, command, tmp_path):
     ledger = pv.Ledger(path)
     assert found["spent"] == ledger.epsilon()
     assert found["left"] == 3.0 - ledger.epsilon()
-    assert found["runs"]["first"] == epsilon_of({STEP: 500}, 1e-5)
+    assert found["runs"]["first"] == ledger.price({STEP: 500}) > epsilon_of({STEP: 500}, 1e-5)
     assert [each["count"] for each in found["charges"]] == [500, 1]
     assert json.loads((tmp_path / "e.json").read_text()) == found
     words = command(path).out
     assert "patients: epsilon" in words
     assert "statistics" in words
+    assert "Adaptive: each charge may be chosen" in words
+    assert "counted by a Renyi filter" in " ".join(words.split())
+    assert found["meaning"] in " ".join(words.split())
+
+
+def test_a_planned_ledger_says_that_it_counts_what_was_declared(tmp_path, command):
+    with pv.Ledger(tmp_path / "l.db", pv.Budget(3.0, 1e-5), kind="planned") as ledger:
+        ledger.declare({"first": {STEP: 500}, "second": {STEP: 100}})
+        ledger.charge({STEP: 200}, run="first")
+    found = json.loads(command(tmp_path / "l.db", "--json").out)
+    assert found["kind"] == "planned"
+    assert found["spent"] == epsilon_of({STEP: 600}, 1e-5)
+    assert found["runs"] == {"first": epsilon_of({STEP: 500}, 1e-5)}
+    words = " ".join(command(tmp_path / "l.db").out.split())
+    assert "Epsilon is that of everything declared, whether used or not." in words
+    assert "Nothing but what was declared can be charged to it." in words
+    assert "valid at any time" not in words
 
 
 LONG = (

@@ -17,7 +17,7 @@ import torch
 
 import privada as pv
 from privada import tables
-from privada.accounting import events
+from privada.accounting import epsilon_of, events
 from privada.cli.app import main
 from privada.core.errors import ArgumentError
 from privada.models import load
@@ -147,17 +147,19 @@ def test_classes_that_do_not_stand_out_stay_charged_and_can_be_named(folder, tra
     refused = train("--target", "sick", *QUICK)
     assert refused.code == 2
     assert "stays charged" in refused.err
-    spent = pv.Ledger(folder / "out" / "ledger").epsilon()
-    assert 0 < spent < 0.2
+    ledger = pv.Ledger(folder / "out" / "ledger")
+    charged, spent = ledger.totals(), ledger.epsilon()
+    assert 0 < ledger.price(charged) < 0.2  # a tenth for both queries, and one was made
+    assert 1.9 < spent <= 2.0  # of all that was declared
     again = train("--target", "sick", *QUICK, "--resume")
     assert again.code == 2  # the same answer, for nothing
     assert "two classes" in again.err
-    assert pv.Ledger(folder / "out" / "ledger").epsilon() == spent
+    assert (ledger.totals(), ledger.epsilon()) == (charged, spent)
     (folder / "t.csv").write_text("\n".join(text).replace("person 1", "yes") + "\n")
     missing = train("--target", "sick", "--class", "no", "--class", "yes", *QUICK, "--resume")
     assert missing.code == 2  # most rows have neither, which is said
     assert "sick" in missing.err
-    assert pv.Ledger(folder / "out" / "ledger").epsilon() == spent
+    assert (ledger.totals(), ledger.epsilon()) == (charged, spent)
 
 
 def cancer(folder):
@@ -187,8 +189,15 @@ def test_all_queries_of_a_small_table_are_checked_before_the_first_is_charged(fo
     assert not (folder / "out").exists()
     done = train(*asked, "--json", table="cancer.csv", epsilon="1")
     assert done.code == 0, done.err
-    assert json.loads(done.out)["epsilon"] <= 1.0
-    assert pv.Ledger(account).epsilon() <= 1.0
+    said = json.loads(done.out)["statement"]
+    with pv.Ledger(account) as ledger:
+        assert said["epsilon"] == ledger.epsilon() == ledger.price(ledger.totals())
+        assert said["run_epsilon"] == epsilon_of(ledger.totals(), said["delta"])
+    assert 0.99 < said["run_epsilon"] <= 1.0  # which is what was asked for
+    alone = train("--target", "kind", *QUICK, "--json", table="cancer.csv", epsilon="1", output="b")
+    assert alone.code == 0, alone.err
+    assert 0.99 < json.loads(alone.out)["epsilon"] <= 1.0
+    assert pv.Ledger(folder / "b" / "ledger").epsilon() <= 1.0
 
 
 def test_training_that_the_ledger_cannot_pay_for_is_refused_before_the_queries(folder, train):
@@ -242,14 +251,24 @@ def test_columns_without_bounds_have_defaults_and_the_statement_says_so(folder, 
     assert {c.purpose for c in pv.Ledger(folder / "out" / "ledger").charges()} == {"training"}
 
 
-@pytest.mark.parametrize(("choice", "statistics"), [("pay-again", 2), ("defaults", 1)])
+@pytest.mark.parametrize(
+    ("choice", "kind", "statistics"),
+    [
+        (choice, kind, statistics)
+        for choice, statistics in (("pay-again", 2), ("defaults", 1))
+        for kind in ("adaptive", "planned")
+    ],
+)
 def test_a_run_that_died_between_charge_and_answer_asks_before_it_pays_again(
-    choice, statistics, folder, train, monkeypatch
+    choice, kind, statistics, folder, train, monkeypatch
 ):
     def dies(*_, **__):
         raise KeyboardInterrupt
 
-    asked = ("--target", "age", *QUICK)
+    account = folder / "account"
+    if kind == "adaptive":
+        pv.Ledger(account, pv.Budget(20.0, 1e-4), dataset="t").close()
+    asked = ("--target", "age", "--ledger", account, *QUICK)
     with monkeypatch.context() as patched:
         patched.setattr("privada.query.histograms.histogram_sum", dies)
         died = train(*asked, epsilon="5")
@@ -258,7 +277,8 @@ def test_a_run_that_died_between_charge_and_answer_asks_before_it_pays_again(
     assert "--resume" in died.err
 
     def charged():
-        with pv.Ledger(folder / "out" / "ledger") as ledger:
+        with pv.Ledger(account) as ledger:
+            assert ledger.kind == kind
             return releases(ledger)["statistics"]
 
     assert charged() == 1
@@ -270,7 +290,7 @@ def test_a_run_that_died_between_charge_and_answer_asks_before_it_pays_again(
     done = train(*asked, "--resume", "--when-lost", choice, "--json", epsilon="5")
     assert done.code == 0, done.err
     assert charged() == statistics
-    assert json.loads(done.out)["epsilon"] <= 5.0
+    assert json.loads(done.out)["statement"]["run_epsilon"] <= 5.0
     found = tables.Schema.read(folder / "out" / "schema.toml")
     assert found.defaulted == (("age",) if choice == "defaults" else ())
 
@@ -301,7 +321,7 @@ def test_an_error_after_charges_says_so_and_the_run_goes_on_with_other_options(f
     assert taken.code == 2
     assert "Keep it" in taken.err
     assert "remove" not in taken.err
-    assert f"--ledger {folder / 'out' / 'ledger'}" in taken.err
+    assert f"--ledger {folder / 'out' / 'ledger'}" not in taken.err  # which is for one run
     assert train(*asked, "--resume").code == 0
     with pv.Ledger(folder / "out" / "ledger") as ledger:
         assert releases(ledger)["statistics"] == 2
@@ -478,11 +498,12 @@ def test_matrices_of_an_archive(folder, train):
     assert (found == pixels.argmax(axis=1)).mean() > 0.6
 
 
-def test_a_killed_run_goes_on_and_costs_no_more_than_was_asked_for(folder, train):
-    """It is killed between two checkpoints, on a ledger that would pay for far more."""
+@pytest.mark.parametrize("kind", ["planned", "adaptive"])
+def test_a_killed_run_goes_on_and_costs_no_more_than_was_asked_for(kind, folder, train):
+    """It is killed between two checkpoints, on a ledger of its own or on one for far more."""
     account = folder / "account"
-    with pv.Ledger(account, pv.Budget(9.0, 1e-4), dataset="t"):
-        pass
+    if kind == "adaptive":
+        pv.Ledger(account, pv.Budget(9.0, 1e-4), dataset="t").close()
     asked = [
         "train", folder / "t.csv", "--target", "age", "--epsilon", "2", "--delta", "1e-4",
         "--ledger", account, "--epochs", "20", "--batch-size", "50", "--output", folder / "out",
@@ -516,7 +537,14 @@ main()
     assert "was said without looking" not in said
     assert f"{found['steps']} of 240 steps" in str(found["statement"])
     with pv.Ledger(account) as ledger:
-        assert found["epsilon"] == ledger.epsilon() <= 2.0
+        assert ledger.kind == kind
+        assert found["epsilon"] == ledger.epsilon()
+        assert epsilon_of(ledger.totals(), 1e-4) <= found["statement"]["run_epsilon"] <= 2.0
+        if kind == "planned":
+            assert ledger.totals() <= ledger.declared(ledger.runs()[0])
+            assert ledger.epsilon() <= 2.0
+        else:
+            assert ledger.epsilon() == ledger.price(ledger.totals()) <= 9.0
         assert releases(ledger)["statistics"] == 1
     finished = train(*asked[2:-2], "--resume", epsilon=None)
     assert finished.code == 2

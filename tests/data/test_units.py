@@ -207,6 +207,7 @@ def test_a_ledger_of_rows_takes_no_charges_for_persons(tmp_path):
 
 def test_a_ledger_of_persons_takes_no_charges_for_rows_or_hospitals(tmp_path):
     path = tmp_path / "patients.ledger"
+    pv.Ledger(path).close()  # for several runs
     trainer(ledger=path).fit()
     before = pv.Ledger(path).totals()
     assert pv.Ledger(path).unit == "person (all their rows)"

@@ -14,6 +14,10 @@ CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", 
 
 
 def trained(ledger=None, steps=12, method=None, **options):
+    return made(ledger, steps, method, **options).fit()
+
+
+def made(ledger=None, steps=12, method=None, **options):
     inputs = torch.linspace(0, 1, 300).reshape(100, 3)
     options = {"noise_multiplier": 3.0, "delta": 1e-4} | options
     return pv.Trainer(
@@ -25,7 +29,7 @@ def trained(ledger=None, steps=12, method=None, **options):
         steps=steps,
         ledger=ledger,
         **options,
-    ).fit()
+    )
 
 
 def searched(ledger, how="compose-pld"):

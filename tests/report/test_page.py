@@ -10,13 +10,14 @@ from rich.console import Console
 
 import privada as pv
 from privada.accounting import events
+from privada.accounting.filters import RenyiFilter
 from privada.cli.ledger import show
 from privada.core import formatting
 from privada.core.errors import ArgumentError
 from privada.report import Entry, write
 from privada.report.style import DARK, LIGHT
 from privada.workflows import ledger_contents
-from tests.report.conftest import trained
+from tests.report.conftest import made, trained
 
 NASTY = "</script><script>alert('1')</script>&<b>\u2028"
 EMPTY = {"meta", "br"}
@@ -145,11 +146,54 @@ def test_text_command_and_page_agree(read, world, capsys):
     left = formatting.left(3.0, ledger.epsilon())
     assert f"Left: about {left}." in said
     assert f"{left} left" in page.text
+    assert "valid at any time, also one chosen after looking" in said
+    assert "valid at any time, also one chosen after looking" in page.text
+    assert "as it was planned" in page.text
+    assert "has what it was planned to cost" in said
     for entry in (world.first, world.second, world.search):
         own = formatting.epsilon(entry.stated.run_epsilon)
-        assert f"Run {entry.stated.run}: epsilon {own} alone" in said
         assert f"{own} for this run alone" in str(entry.stated)
         assert f"{own} for this run alone" in page.text
+        counted = ledger.run_epsilon(entry.stated.run)
+        assert f"Run {entry.stated.run}: epsilon {formatting.epsilon(counted)} alone" in said
+        assert counted > entry.stated.run_epsilon
+
+
+@pytest.mark.parametrize("ended", [False, True])
+def test_text_command_and_page_agree_on_what_was_declared(ended, read, tmp_path, capsys):
+    """Whether it was all used or not."""
+    ledger = pv.Ledger(tmp_path / "l.db", pv.Budget(3.0, 1e-4), kind="planned")
+    trainer = made(ledger)
+    if ended:
+        trainer.step().finish()
+    entry = Entry.of_trainer(trainer if ended else trainer.fit())
+    declared = ledger.declared(entry.stated.run)
+    epsilon = formatting.epsilon(pv.accounting.epsilon_of(declared, 1e-4))
+    page = read(entry, ledger=ledger)
+    show(ledger_contents(tmp_path / "l.db"), Console())
+    said = capsys.readouterr().out
+    assert f"epsilon {epsilon} of 3 spent" in said
+    assert f"Run {entry.stated.run}: epsilon {epsilon} alone" in said
+    assert f"{epsilon} spent" in page.text
+    assert f"{epsilon} for this run alone" in page.text
+    assert page.figures["epsilon"] == page.figures["spent"] == page.figures["own"]
+    for words in (said, page.text):
+        assert "planned: everything was declared" in words.replace("Planned", "planned")
+        assert "that of everything declared, whether used or not" in words
+        assert "valid at any time" not in words
+    assert "counts from the first step on" in page.text
+    assert (sum(ledger.totals().values()) < sum(declared.values())) == ended
+
+
+@pytest.mark.parametrize("kind", ["planned", "adaptive"])
+def test_the_bar_is_as_long_as_the_text_says(kind, read, tmp_path):
+    ledger = pv.Ledger(None, pv.Budget(2.0, 1e-4), kind=kind)
+    entry = Entry.of_trainer(trained(ledger))
+    text = write([entry], tmp_path / "bar.html", ledger=ledger).read_text()
+    share = 100 * ledger.epsilon() / 2.0
+    assert f'style="width:{share:.2f}%"' in text
+    assert f"{share:.0f} % of the budget is spent" in text
+    assert read(entry, ledger=ledger).figures["spent"] == [ledger.epsilon()]
 
 
 def test_headings_are_in_order_and_identifiers_are_one_thing_each(read, world):
@@ -175,12 +219,15 @@ def test_runs_on_other_ledgers_are_told_apart(read, world):
     page = read(world.first, other, third)
     assert len(page.figures["spent"]) == 3  # two ledgers in memory are not one
     assert "This page is about 3 ledgers" in page.text
-    # the headline is the whole bill: no less than any ledger's, and all charges composed
+    # the headline is the whole bill: no less than any ledger's, and all charges together, which
+    # nobody declared together
     totals = Counter()
     for entry in (world.first, other, third):
         for charge in entry.stated.charges:
             totals[charge.event] += charge.count
-    assert page.figures["epsilon"] == [pv.accounting.epsilon_of(totals, 1e-4)]
+    assert page.figures["epsilon"] == [RenyiFilter.for_budget(None).epsilon(totals, 1e-4)]
+    assert page.figures["epsilon"][0] > pv.accounting.epsilon_of(totals, 1e-4)
+    assert "valid at any time" in page.text
     assert page.figures["epsilon"][0] > max(page.figures["spent"])
     assert "Everything charged to these 3 ledgers, taken together, is" in page.text
     shared = pv.Ledger(None)
@@ -224,13 +271,20 @@ def test_a_ledger_alone(read, world):
         read(ledger=pv.Ledger(None))
 
 
-def test_what_is_left_is_at_the_budgets_delta(read):
-    ledger = pv.Ledger(None, pv.Budget(5.0, 1e-6))
-    entry = Entry.of_trainer(trained(ledger, delta=1e-3))
+@pytest.mark.parametrize("kind", ["planned", "adaptive"])
+def test_what_is_left_is_at_the_budgets_delta(kind, read):
+    ledger = pv.Ledger(None, pv.Budget(5.0, 1e-6), kind=kind)
+    trainer = made(ledger, delta=1e-3)
+    trainer.step().finish()  # so that less is charged than was declared
+    entry = Entry.of_trainer(trainer)
     page = read(entry)
     assert page.figures["epsilon"] == [ledger.epsilon(1e-3)]
     assert page.figures["spent"] == [ledger.epsilon()]
     assert page.figures["spent"][0] > page.figures["epsilon"][0]
+    # a statement alone has neither what was declared nor the orders of the ledger's filter
+    (alone,) = read(Entry(name="a", statement=entry.statement)).figures["spent"]
+    filter = RenyiFilter.for_budget(ledger.budget)
+    assert alone == (5.0 if kind == "planned" else filter.epsilon(ledger.totals(), 1e-6))
 
 
 def test_without_a_budget_nothing_is_left_to_be_said(read):

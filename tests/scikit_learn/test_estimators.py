@@ -30,6 +30,7 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 
 import privada as pv
 from privada import defaults, tables
+from privada.accounting import epsilon_of
 from privada.scikit_learn import fit_registry
 from tests.datasets import data_folder
 
@@ -363,7 +364,8 @@ def test_a_ledger_is_first_charged_for_what_was_fitted_without_one(tmp_path):
     second = private(delta=1e-4, ledger=ledger).fit(FEW[::2], FEW_Y[::2])
     runs = {charge.run for charge in ledger.charges()}
     assert runs == {first.statement_.run, second.statement_.run}
-    assert 3.0 < second.epsilon_ == ledger.epsilon() < 6.0
+    assert second.epsilon_ == ledger.epsilon() == ledger.price(ledger.totals())
+    assert 3.0 < epsilon_of(ledger.totals(), 1e-4) < 6.0  # of both, and no more
     third = private(delta=1e-4, ledger=ledger).fit(FEW, FEW_Y)
     assert len({charge.run for charge in ledger.charges()}) == 3
     assert third.epsilon_ > second.epsilon_

@@ -321,3 +321,14 @@ def test_the_charts_show_the_table(afforded):
 def test_a_wrong_argument_is_an_error_that_names_it(wrong, words):
     with pytest.raises(pv.ArgumentError, match=words):
         plan(**(SMALL | wrong))
+
+
+def test_the_noise_for_an_adaptive_ledger_is_what_such_a_ledger_allows():
+    budget = pv.Budget(1.0, 1e-6)
+    found = plan(records=60_000, budget=budget, batch_sizes=[1024], epochs=[10], candidates=[4])
+    run = found.recommendation.setting
+    assert 1.02 < found.adaptive_noise / run.noise_multiplier < 1.2
+    assert f"{found.adaptive_noise:.4g}" in str(found)
+    for noise, allowed in ((found.adaptive_noise, True), (found.adaptive_noise * 0.99, False)):
+        tally = {events.poisson(1024 / 60_000, noise): run.steps}
+        assert (pv.Ledger(None, budget).cost("run", tally) <= budget.epsilon) == allowed

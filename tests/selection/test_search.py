@@ -504,6 +504,49 @@ def test_a_budget_that_does_not_pay_for_one_run_is_refused(tmp_path):
     assert searched(ledger=ledger, budget=pv.Budget(0.1, 1e-4)).epsilon() <= 0.1
 
 
+@pytest.mark.parametrize("how", ["repeat-geometric", "compose-pld"])
+def test_a_search_on_an_adaptive_ledger_fits_by_its_filter(how):
+    """With the same budget for both, the noise is a little more than that of a search alone."""
+    alone = searched(how=how)
+    ledger = pv.Ledger(None, BUDGET)
+    found = searched(how=how, ledger=ledger)
+    assert found.statement.epsilon == ledger.epsilon() <= BUDGET.epsilon
+    assert (alone.statement.kind, found.statement.kind) == ("planned", "adaptive")
+    assert found.statement.accountant == "filter"
+    assert min(alone.statement.epsilon, ledger.epsilon()) > 0.99 * BUDGET.epsilon
+    assert alone.noise_multiplier < found.noise_multiplier < 1.4 * alone.noise_multiplier
+    with pytest.raises(pv.BudgetExceeded, match="Nothing was charged"):
+        searched(how=how, ledger=ledger)
+    given = pv.Ledger(None, pv.Budget(0.999 * alone.price.epsilon, 1e-4))
+    with pytest.raises(pv.BudgetExceeded):  # noise that is given is not changed
+        searched(how=how, ledger=given, budget=None, noise_multiplier=alone.noise_multiplier,
+                 delta=1e-4)  # fmt: skip
+    assert given.totals() == {}
+
+
+@pytest.mark.parametrize("others", [False, True])
+def test_a_resumed_search_keeps_the_noise_that_it_was_charged_with(others, tmp_path, monkeypatch):
+    """What the ledger holds by then would ask for another."""
+    ledger, kept = pv.Ledger(tmp_path / "l.db", BUDGET), searching.CandidateRuns.attempt
+    if others:
+        ledger.charge({pv.accounting.events.gaussian(60.0): 1}, run="before")
+    asked = {"how": "compose-pld", "ledger": tmp_path / "l.db", "state": tmp_path / "s"}
+
+    def interrupted(self, number, index):
+        if number == 1:
+            raise KeyboardInterrupt
+        return kept(self, number, index)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(searching.CandidateRuns, "attempt", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            searched(**asked)
+    spent = ledger.epsilon()
+    found = searched(**asked)
+    assert ledger.epsilon() == spent == found.statement.epsilon <= BUDGET.epsilon
+    assert len(ledger.charges()) == 1 + others
+
+
 def test_scores_that_are_not_numbers_count_as_the_worst():
     def score(outputs, targets):
         return torch.full((len(targets),), math.nan)

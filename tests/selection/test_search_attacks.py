@@ -115,14 +115,22 @@ def test_a_state_is_of_one_ledger(tmp_path, monkeypatch):
         searched(how="compose-pld", ledger=tmp_path / "b/l.db", state=copied)
 
 
-def test_a_charge_for_something_else_does_not_pay_for_a_search(tmp_path, monkeypatch):
+@pytest.mark.parametrize("kind", ["planned", "adaptive"])
+def test_a_charge_for_something_else_does_not_pay_for_a_search(kind, tmp_path, monkeypatch):
     ledger, path = tmp_path / "l.db", tmp_path / "s"
+    if kind == "adaptive":
+        pv.Ledger(ledger, pv.Budget(2 * BUDGET.epsilon, BUDGET.delta)).close()
     small = pv.accounting.events.gaussian(1e6)
     with monkeypatch.context() as patch:
         patch.setattr(pv.Ledger, "charge", lambda *_, **__: (_ for _ in ()).throw(Killed))
         with pytest.raises(Killed):
             searched(ledger=ledger, state=path)
     pv.Ledger(ledger).charge({small: 1}, run=searching.states.read(path).run, purpose="tuning")
+    if kind == "planned":  # on which that charge has declared itself, and nothing else
+        with pytest.raises(pv.BudgetExceeded, match="what was declared before the first look"):
+            searched(ledger=ledger, state=path)
+        assert pv.Ledger(ledger).totals() == {small: 1}
+        return
     found = searched(ledger=ledger, state=path)
     assert [each.count for each in found.statement.charges] == [1, 1]
     assert found.epsilon() > 0.9 * BUDGET.epsilon

@@ -25,8 +25,8 @@ ASKED = Number(bounds="estimate")
 SCHEMA = Schema(Classes("y", ["a", "b"]), {"x": ASKED, "z": ASKED, "h": Hashed()})
 
 
-def ledger(budget=None):
-    return pv.Ledger(None, budget, dataset="patients")
+def ledger(budget=None, kind=None):
+    return pv.Ledger(None, budget, dataset="patients", kind=kind)
 
 
 def table(x, z):
@@ -59,7 +59,7 @@ def test_it_is_charged_as_one_gaussian_over_all_records_for_statistics():
 
 
 def test_a_budget_is_used_up_and_not_exceeded():
-    account, budget = ledger(), pv.Budget(0.5, 1e-6)
+    account, budget = ledger(kind="planned"), pv.Budget(0.5, 1e-6)
     estimate_bounds(table([1.0] * 999, [1.0] * 999), SCHEMA, ledger=account, budget=budget)
     assert 0.49 < account.epsilon(1e-6) <= 0.5
 

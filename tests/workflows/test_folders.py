@@ -62,16 +62,35 @@ def test_an_error_says_what_was_charged_before(tmp_path):
         fails()
 
 
-def test_a_copy_of_a_ledger_has_its_charges_and_its_unit(tmp_path):
-    folder = RunFolder(tmp_path, OPTIONS)
-    assert folder.copy_ledger(pv.Budget(1.0, 1e-5)).totals() == {}
-    with pv.Ledger(tmp_path / "ledger", pv.Budget(3.0, 1e-5)) as ledger:
+@pytest.mark.parametrize("kind", ["planned", "adaptive"])
+def test_a_copy_of_a_ledger_has_all_that_it_holds_and_is_apart(kind, tmp_path):
+    folder, more = RunFolder(tmp_path, OPTIONS), {events.gaussian(9.0): 1}
+    with folder.copied_ledger() as copy:
+        assert copy is None
+    with pv.Ledger(tmp_path / "ledger", pv.Budget(3.0, 1e-5), kind=kind) as ledger:
+        ledger.declare({"a": {events.gaussian(9.0): 3}, "b": {events.gaussian(5.0): 1}})
         ledger.charge({events.gaussian(9.0): 2}, run="a", unit=OPTIONS.charged_unit)
         held = ledger.totals()
-    copy = folder.copy_ledger(pv.Budget(1.0, 1e-5))
-    assert (copy.totals(), copy.unit, copy.budget) == (
-        held, OPTIONS.charged_unit, pv.Budget(3.0, 1e-5),
-    )  # fmt: skip
+        with folder.copied_ledger() as copy:
+            assert (copy.totals(), copy.unit) == (held, OPTIONS.charged_unit)
+            assert (copy.budget, copy.kind) == (pv.Budget(3.0, 1e-5), kind)
+            assert copy.declared("b") == ledger.declared("b")
+            assert copy.cost("a", more) == ledger.cost("a", more)
+            copy.charge(more, run="a", unit=OPTIONS.charged_unit)
+        assert ledger.totals() == held
+    assert [path.name for path in tmp_path.iterdir()] == ["ledger"]
+
+
+@pytest.mark.parametrize("kind", ["planned", "adaptive"])
+def test_only_a_ledger_for_several_runs_is_offered_to_the_next(kind, tmp_path):
+    with pv.Ledger(tmp_path / "ledger", pv.Budget(3.0, 1e-5), kind=kind) as ledger:
+        ledger.charge({events.gaussian(9.0): 1}, run="a")
+    with pytest.raises(ArgumentError, match="Keep it") as refused:
+        refuse_existing(tmp_path)
+    assert (f"--ledger {tmp_path / 'ledger'}" in str(refused.value)) == (kind == "adaptive")
+    assert ("Make it by pv.Ledger(path, budget)" in str(refused.value)) == (kind == "planned")
+    words = RunFolder(tmp_path, OPTIONS).charged_in_words("a")
+    assert ("which takes other options that cost the same" in words) == (kind == "planned")
 
 
 def test_a_run_does_not_go_on_without_its_ledger(tmp_path):

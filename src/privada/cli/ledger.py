@@ -50,14 +50,22 @@ def show(found: dict[str, Any], console: Console) -> None:
     limit = "no limit" if budget is None else f"of {formatting.epsilon(budget['epsilon'])}"
     delta = formatting.delta(found["delta"])
     print_line(console, f"{found['dataset']}: epsilon {spent} {limit} spent, at delta {delta}.")
+    counting = found["counting"]
+    print_line(console, f"{counting[0].upper()}{counting[1:]}.")
+    print_line(console, f"Epsilon is {found['meaning']}.")
     if found["unit"] is not None:
         print_line(console, f"Protects each {found['unit']}.")
     if found["left"] is not None:
         left = formatting.left(budget["epsilon"], found["spent"])
+        rest = "Costs do not simply add up: what a run needs is known when it is planned."
+        if found["kind"] == "planned" and found["charges"]:
+            rest = "Nothing but what was declared can be charged to it."
+        print_line(console, f"Left: about {left}. {rest}")
+    if found["kind"] == "adaptive" and found["charges"]:
         print_line(
             console,
-            f"Left: about {left}. Costs do not simply add up: what a run needs is known when it is "
-            "planned.",
+            "What a run costs alone is counted in the same way; its own statement has what it was "
+            "planned to cost.",
         )
     lines: dict[str, list[str]] = {}
     for charge in found["charges"]:

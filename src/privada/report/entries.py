@@ -38,6 +38,8 @@ class Entry:
         prices: for a search, its epsilon by each way of choosing.
         chosen: the way that was taken.
         tried: for a search whose candidates are all released, their settings and scores.
+        spent: what the ledger says was spent, at its budget's delta. Of use where the statement is
+            at another one.
 
     Guarantee: the page shows what is given here and nothing else. Whoever gives metrics and a
     configuration vouches that they are public, or were released and charged.
@@ -65,6 +67,7 @@ class Entry:
     prices: Mapping[str, float] | None = None
     chosen: str | None = None
     tried: Sequence[Mapping[str, Any]] | None = None
+    spent: float | None = field(default=None, compare=False)
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or not self.name.strip():
@@ -74,6 +77,7 @@ class Entry:
         check_figures("prices", {} if self.prices is None else self.prices)
         check_mapping("configuration", self.configuration)
         check_candidates(self.tried)
+        check_figures("spent", {} if self.spent is None else {"spent": self.spent})
         _ = self.stated  # which checks it
 
     @cached_property
@@ -101,10 +105,11 @@ class Entry:
         Returns:
             The entry, with the trainer's statement and history.
         """
-        method = trainer.method
+        method, ledger = trainer.method, trainer.ledger
         return cls(
             name=method.name if name is None else name,
             statement=trainer.statement().to_dict(),
+            spent=None if ledger.budget is None else ledger.epsilon(),
             history=[asdict(step) for step in trainer.history],
             metrics={} if metrics is None else metrics,
             configuration={

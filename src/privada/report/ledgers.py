@@ -4,12 +4,18 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from privada.accounting import Budget, Ledger, Statement, epsilon_of, events
-from privada.accounting.ledger import Charge
+from privada.accounting import Budget, Ledger, Statement, events
+from privada.accounting.filters import FILTER, RenyiFilter
+from privada.accounting.ledger import ADAPTIVE, PLANNED, Charge
 from privada.accounting.statement import NOT_COVERED
 from privada.core.errors import ArgumentError, EventError
 from privada.report.entries import Entry
 
+# What the epsilon of a ledger is, by its kind.
+EPSILON_IN_WORDS = {
+    ADAPTIVE: "what was spent so far, valid at any time, also one chosen after looking",
+    PLANNED: "that of everything declared, whether used or not",
+}
 _ONE_MODEL, _EVERYTHING = (
     "The trained model is",
     "Everything charged to {these}, taken together, is",
@@ -52,14 +58,28 @@ class LedgerSummary:
         everything = _EVERYTHING.format(these=these)
         return words if len(runs) == 1 else words.replace(_ONE_MODEL, everything, 1)
 
+    @property
+    def meaning(self) -> str:
+        """What the epsilon is, in words; none for a statement that does not say its kind."""
+        said = self.statement
+        return EPSILON_IN_WORDS.get(said.kind, "") if said.counting else ""
+
     def spent(self) -> float:
-        """Return the epsilon of everything on the ledger, at the budget's delta."""
-        budget = self.statement.budget
-        if budget is None or budget.delta == self.statement.delta:
-            return self.statement.epsilon
-        totals = _totals(self.statement.charges)
-        # each charge was found to fit, so the budget is an upper bound as well
-        return min(epsilon_of(totals, budget.delta), budget.epsilon)
+        """Return the epsilon of everything on the ledger, at the budget's delta.
+
+        A statement at another delta does not say it. Then it is what the ledger said when the entry
+        was made, or else an upper bound.
+        """
+        said, budget = self.statement, self.statement.budget
+        if budget is None or budget.delta == said.delta:
+            return said.epsilon
+        known = [each.spent for each in self.entries if each.stated is said]
+        if known and known[0] is not None:
+            return known[0]
+        if said.kind != ADAPTIVE:  # what was declared is not listed, but it fits the budget
+            return budget.epsilon
+        filter = RenyiFilter.for_budget(budget)
+        return min(filter.epsilon(_totals(said.charges), budget.delta), budget.epsilon)
 
 
 def summaries_of(entries: Sequence[Entry], ledger: Ledger | None) -> list[LedgerSummary]:
@@ -114,7 +134,11 @@ def combined(ledgers: Sequence[LedgerSummary]) -> LedgerSummary | None:
             private=all(summary.private for summary in ledgers),
             dataset=", ".join(dict.fromkeys(each.dataset for each in said)),
             relation=relation,
-            epsilon=epsilon_of(totals, delta),
+            # nobody declared the runs of several ledgers together
+            epsilon=RenyiFilter.for_budget(None).epsilon(totals, delta),
+            accountant=FILTER,
+            kind=ADAPTIVE,
+            counting="several, whose charges are counted together by a Renyi filter",
             delta=delta,
             budget=None,
             charges=charges,
@@ -186,6 +210,9 @@ def _as_it_is(ledger: Ledger, entries: Sequence[Entry]) -> LedgerSummary:
             delta=delta,
             budget=ledger.budget,
             ledger=ledger.name,
+            accountant=ledger.accountant,
+            kind=ledger.kind,
+            counting=ledger.describe(),
             charges=charges,
             relation=events.common_relation(ledger.totals()) if charges else like.relation,
             assumptions=assumptions,
@@ -206,7 +233,7 @@ def _blank(ledger: Ledger) -> Statement:
         delta=ledger.budget.delta,
         run="",
         run_epsilon=0.0,
-        accountant="pld",
+        accountant=ledger.accountant,
         budget=ledger.budget,
         ledger=ledger.name,
         method="those of the runs that it lists",

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from privada.accounting import Budget, Statement, events
-from privada.accounting.ledger import Charge
+from privada.accounting.ledger import PLANNED, Charge
 from privada.accounting.statement import ACCOUNTANTS_IN_WORDS, RELATIONS_IN_WORDS
 from privada.core.errors import ArgumentError, EventError
 from privada.report.checks import check_mapping, is_number
@@ -64,6 +64,9 @@ def statement_of(fields: Mapping[str, Any]) -> Statement:
             charges=tuple(_charge(each) for each in fields["charges"]),
             assumptions=tuple(map(str, fields["assumptions"])),
             not_covered=tuple(map(str, fields["not_covered"])),
+            # statements of before there were two kinds of ledger did not say it
+            kind=str(fields.get("kind", PLANNED)),
+            counting=str(fields.get("counting", "")),
             **rest,
         )
     except (KeyError, TypeError, ValueError, AttributeError, EventError) as error:

@@ -30,6 +30,7 @@ from privada.scikit_learn.fit_registry import CloneFamily, has_unpaid_fits, reco
 from privada.scikit_learn.inputs import Bounds, bounds_of_features, to_unit_interval, validated
 from privada.scikit_learn.row_digests import Digest, digest
 from privada.selection.planning import default_delta
+from privada.train.charges import open_ledger
 from privada.train.trainer import Trainer
 
 _CHUNK = 8192
@@ -156,7 +157,7 @@ class PrivateEstimator(CloneFamily, BaseEstimator):  # type: ignore[misc]
     def _account(self, seen: Digest | None, budget: Budget) -> Iterator[tuple[Ledger, list[str]]]:
         """Give the ledger of this fit, and the names of others that hold looks at the same rows."""
         if seen is None:  # seeded: not private, and says so
-            yield _open(self.ledger, budget), []
+            yield open_ledger(self.ledger, budget), []
             return
         kin, before = self._family_id(), list(upstream.charged())
         if before and self.ledger is None:
@@ -172,10 +173,10 @@ class PrivateEstimator(CloneFamily, BaseEstimator):  # type: ignore[misc]
                 "were fitted before in this process with ledger=None. Make it first: "
                 "pv.Ledger(path, pv.Budget(epsilon, delta)). Nothing was charged."
             )
-        ledger = _open(self.ledger, budget)
+        ledger = open_ledger(self.ledger, budget)
         with record_fit(seen, kin, ledger, shared=self.ledger is not None) as others:
             for each in before:
-                other = _open(each.ledger, budget)
+                other = open_ledger(each.ledger, budget)
                 if other.identity != ledger.identity and other.name not in others:
                     others.append(other.name)
             yield ledger, others
@@ -277,19 +278,6 @@ class _SparseRows(Dataset[tuple[Tensor, Tensor]]):
     def __getitem__(self, place: int) -> tuple[Tensor, Tensor]:
         row = self._scaled(self._inputs[[place]].toarray())[0]
         return torch.from_numpy(row), self._targets[place]
-
-
-def _open(given: Ledger | str | os.PathLike[str] | None, budget: Budget) -> Ledger:
-    """Return the ledger that a fit is charged to: the one given, or one of its own."""
-    if isinstance(given, Ledger):
-        return given
-    if given is None:
-        return Ledger(None, budget)
-    if not isinstance(given, (str, os.PathLike)):
-        raise ArgumentError(
-            f"Expected ledger to be a Ledger or the path of one, got ledger={given!r}."
-        )
-    return Ledger(given, None if Path(given).exists() else budget)
 
 
 def _canonical(inputs: Any) -> Any:

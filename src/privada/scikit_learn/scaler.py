@@ -20,8 +20,9 @@ class PrivateScaler(OneToOneFeatureMixin, ChargedTransformer):  # type: ignore[m
     Args:
         bounds: (low, high), numbers or one for each feature, known without the data. Then nothing
             is learnt or charged. None estimates them.
-        epsilon, delta: what the query costs by itself. By default delta is that of the ledger's
-            budget, or the largest power of ten not above n^-1.1.
+        epsilon, delta: what the query costs by itself; the ledger counts it with all else that is
+            charged to it. By default delta is that of the ledger's budget, or the largest power of
+            ten not above n^-1.1.
         ledger: the `Ledger`, or the path of one that exists, that the query is charged to. Give
             the estimator the same one.
         outside: the share of records that may be beyond each estimated bound.
@@ -53,8 +54,8 @@ class PrivateScaler(OneToOneFeatureMixin, ChargedTransformer):  # type: ignore[m
         >>> ledger = pv.Ledger(None, pv.Budget(2.0, 1e-6))
         >>> ages = np.arange(40_000.0)[:, None] % 50 + 20
         >>> scaler = pv.PrivateScaler(epsilon=0.5, delta=1e-6, ledger=ledger).fit(ages)
-        >>> scaler.low_, scaler.high_, ledger.epsilon() <= 0.5
-        (array([16.]), array([128.]), True)
+        >>> scaler.low_, scaler.high_, [charge.purpose for charge in ledger.charges()]
+        (array([16.]), array([128.]), ['statistics'])
 
     Reference: Karwa and Vadhan (2018), Finite Sample Differentially Private Confidence Intervals,
     Algorithm 1, for ranges from noisy histograms.

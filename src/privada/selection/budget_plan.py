@@ -124,7 +124,8 @@ class BudgetPlan:
 
     `settings` has one entry for each batch size and number of epochs, `searches` one for each
     number of candidates and way, at the recommended setting. `whole_noise` is the run noise with
-    all records in every step, which is the same for any number of steps.
+    all records in every step, which is the same for any number of steps. `adaptive_noise` is the
+    noise multiplier that the recommended run needs on an adaptive ledger with the same budget.
 
     Example:
         >>> import privada as pv
@@ -145,6 +146,7 @@ class BudgetPlan:
     whole_noise: float
     searches: tuple[PlannedSearch, ...]
     recommendation: Recommendation
+    adaptive_noise: float
 
     def __str__(self) -> str:
         return str(self.recommendation)
@@ -160,6 +162,7 @@ class BudgetPlan:
             "sampling": self.sampling,
             "settings": [each.to_dict() for each in self.settings],
             "whole_noise": self.whole_noise,
+            "adaptive_noise": self.adaptive_noise,
             "searches": [asdict(each) for each in self.searches],
             "recommendation": {
                 "setting": advice.setting.to_dict(),

@@ -18,6 +18,7 @@ from privada.core.tensors import Parameters
 from privada.core.validation import integer, positive
 from privada.mechanism import Mechanism
 from privada.methods import Method
+from privada.noise import Schedule
 from privada.participation import Participation
 from privada.selection.spaces import Settings
 from privada.train.public_training import ModelSide
@@ -135,10 +136,16 @@ def mechanism_of(
     parameters = Parameters(
         candidate.model, ModelSide(not_compiled(candidate.model), candidate.loss)
     )
-    clipping = candidate.method.clipping
+    clipping, parts = candidate.method.clipping, candidate.method.parts_of(steps)
+    if not isinstance(parts.schedule, Schedule):
+        raise ArgumentError(
+            f"Expected candidates whose charges are known before the search, got "
+            f"{candidate.method.describe()}, whose noise follows the releases. Give it a fixed "
+            "schedule, or train it by itself on an adaptive ledger."
+        )
     parameters.epoch = math.ceil(population / size)
     return Mechanism.of(
-        candidate.method.parts(steps),
+        parts,
         parameters,
         participation=participation,
         units=population,

@@ -7,6 +7,7 @@ from typing import TypeVar
 
 from privada.accounting.budget import Budget
 from privada.accounting.calibration import estimate, least_noise
+from privada.accounting.filters import RenyiFilter
 from privada.accounting.repetition import stopping_rate
 from privada.core.errors import ArgumentError
 from privada.core.validation import integer, positive
@@ -115,6 +116,7 @@ def plan(
     afforded = _BudgetArithmetic(records, budget, parameters, participation(sampling))
     settings = tuple(afforded.run(size, duration) for size in sizes for duration in passes)
     chosen = choose_run(settings)
+    adaptive = afforded.adaptive_noise(chosen)
     searches = tuple(search for count in counts for search in afforded.searches(chosen, count))
     return BudgetPlan(
         records=records,
@@ -124,7 +126,8 @@ def plan(
         settings=settings,
         whole_noise=afforded.noise(records, 1) / records,
         searches=searches,
-        recommendation=recommend(records, budget, settings, chosen, searches),
+        recommendation=recommend(records, budget, settings, chosen, searches, adaptive),
+        adaptive_noise=adaptive,
     )
 
 
@@ -164,6 +167,16 @@ class _BudgetArithmetic:
         """Return a run that spends the whole budget."""
         steps = math.ceil(epochs * self.records / batch_size)
         return PlannedRun(batch_size, epochs, steps, self.noise(batch_size, steps), self.parameters)
+
+    def adaptive_noise(self, run: PlannedRun) -> float:
+        """Return the noise multiplier that a run needs on an adaptive ledger with this budget."""
+        mechanism, budget = self.mechanism(run.batch_size, run.steps), self.budget
+
+        def cost(noise_multiplier: float) -> float:
+            tally = mechanism.charges_at(noise_multiplier)
+            return RenyiFilter.for_budget(budget, tally).epsilon(tally, budget.delta)
+
+        return least_noise(cost, budget.epsilon, f"{budget} on an adaptive ledger")
 
     def searches(self, run: PlannedRun, count: int) -> list[PlannedSearch]:
         """Return the price of a search among so many runs like one, in each way."""

@@ -49,12 +49,19 @@ def recommend(
     settings: tuple[PlannedRun, ...],
     chosen: PlannedRun,
     searches: tuple[PlannedSearch, ...],
+    adaptive_noise: float,
 ) -> Recommendation:
     """Return the chosen run, a search if one can be had, and what is to be said of them."""
     best = {each: _cheapest(searches, each) for each in sorted({s.candidates for s in searches})}
     able = {count: search for count, search in best.items() if count > 1 and search is not None}
     few = able[min(able)] if able else None
-    reasons = [*_about_run(settings, chosen), *_about_searches(able, searches, few)]
+    reasons = [
+        *_about_run(settings, chosen),
+        f"On an adaptive ledger, on which later runs may be chosen in the light of this one, it "
+        f"needs {adaptive_noise / chosen.noise_multiplier:.3g} times the noise, "
+        f"{adaptive_noise:.4g}.",
+        *_about_searches(able, searches, few),
+    ]
     warnings = []
     if chosen.steps < ENOUGH_STEPS:
         warnings.append(

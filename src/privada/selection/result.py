@@ -137,7 +137,7 @@ def _statement(runs: CandidateRuns, run: str, ledger: Ledger) -> Statement:
         delta=plan.delta,
         run=run,
         run_epsilon=plan.price.epsilon,
-        accountant="pld" if plan.all_released else "rdp",
+        accountant="rdp" if not (plan.all_released or ledger.adaptive) else ledger.accountant,
         budget=ledger.budget,
         ledger=IN_MEMORY if not ledger.durable else ledger.name,
         method=f"selection among {len(runs.candidates)} candidates by {plan.how}: {released}",
@@ -148,6 +148,8 @@ def _statement(runs: CandidateRuns, run: str, ledger: Ledger) -> Statement:
         charges=ledger.charges(),
         assumptions=tuple(_assumptions(runs, ledger, noise.secure)),
         seeded=not noise.secure,
+        kind=ledger.kind,
+        counting=ledger.describe(),
     )
 
 

@@ -94,6 +94,10 @@ def select(
     resumed from `state` is charged once, takes no run twice and gives out one result, whoever
     copies the file.
 
+    On a ledger that is made for the search, all of it is declared before the first run. One that
+    exists is charged as it counts: by a filter, if it is adaptive, for which noise may have to be a
+    little more than the budget alone would ask for.
+
     Edge cases: where candidates differ in cost, the most expensive one decides the price, and with
     a budget each gets the noise that it needs. A candidate that fails on dummy examples raises
     before anything is charged; a run that fails later, for whatever reason, counts as the worst,
@@ -151,6 +155,8 @@ def select(
         delta=delta,
         score_noise=score_noise,
         scored=not parts.public,
+        ledger=opened,
+        noise_factor=None if before is None else before.noise_factor,
     )
     runs = CandidateRuns(
         recipe, settings, plan, parts, score, taking_part, seed, opened.dataset, unit,

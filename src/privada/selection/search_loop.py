@@ -35,7 +35,7 @@ def begin_state(runs: CandidateRuns, fingerprint: str) -> SearchState:
     else:
         drawn = draw_runs(plan.expected_runs, plan.shape, runs.rng("runs"))
         draws = integers(runs.rng("draws"), count, drawn).tolist() if drawn else []
-    return SearchState(fingerprint, name, draws, runs.parts.mask)
+    return SearchState(fingerprint, name, draws, runs.parts.mask, noise_factor=plan.noise_factor)
 
 
 @dataclass(frozen=True)

@@ -2,13 +2,13 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
 from dp_accounting import DpEvent
 
-from privada.accounting import Budget, epsilon_of, events, rdp
+from privada.accounting import Budget, Ledger, epsilon_of, events, rdp
 from privada.accounting.calibration import least_noise
 from privada.accounting.events import Items, Parallel, Selected, Tally, items_of
 from privada.accounting.orders import Vector
@@ -28,7 +28,8 @@ class SearchPlan:
 
     `noise_multipliers` has the noise of each candidate's runs; `score_noise` is that of the scores,
     None where they are of public records and cost nothing; `tallies` has what a run of each
-    candidate is charged as, its score left out.
+    candidate is charged as, its score left out; `noise_factor` is by how much an adaptive ledger
+    has made all noise larger.
     """
 
     how: str
@@ -38,6 +39,7 @@ class SearchPlan:
     score_noise: float | None
     delta: float
     tallies: tuple[Items, ...]
+    noise_factor: float = 1.0
 
     @property
     def all_released(self) -> bool:
@@ -129,6 +131,8 @@ def plan_search(
     delta: float | None,
     score_noise: float | None,
     scored: bool,
+    ledger: Ledger | None = None,
+    noise_factor: float | None = None,
 ) -> SearchPlan:
     """Return the plan of a search among candidates, of which each runs one of the mechanisms.
 
@@ -137,6 +141,10 @@ def plan_search(
     noise multiplier, all candidates have that. "cheapest" is the way with the least noise, or the
     least epsilon, Poisson left out where it would often have no run at all; it depends on nothing
     but these arguments.
+
+    An adaptive `ledger` counts by a filter, which takes more than the loss distributions that noise
+    is calibrated by. A search that fits its budget by those alone gets the factor of noise with
+    which it fits by the filter too; one that is resumed has the `noise_factor` that it began with.
     """
     delta = _checked(how, shape, budget, noise_multiplier, delta)
     count = len(mechanisms)
@@ -164,7 +172,10 @@ def plan_search(
             refused = error
     if refused is not None and not found:
         raise refused
-    return min(found, key=lambda plan: (plan.log_noise, plan.price.epsilon))
+    chosen = min(found, key=lambda plan: (plan.log_noise, plan.price.epsilon))
+    if noise_factor is None:
+        noise_factor = planner.noise_factor(chosen, ledger)
+    return planner.scaled(chosen, noise_factor)
 
 
 def _checked(
@@ -238,6 +249,32 @@ class _Planner:
             return self._cost(how, self._with_noise(how, shape, sigmas, factor).event)
 
         return self._with_noise(how, shape, sigmas, least_noise(cost, budget.epsilon, words))
+
+    def scaled(self, plan: SearchPlan, factor: float) -> SearchPlan:
+        """Return a plan with so many times as much noise."""
+        if factor == 1:
+            return plan
+        more = self._with_noise(plan.how, plan.shape, plan.noise_multipliers, factor)
+        return replace(more, noise_factor=factor)
+
+    def noise_factor(self, plan: SearchPlan, ledger: Ledger | None) -> float:
+        """Return how many times as much noise a search needs to fit a ledger by its filter.
+
+        One that does not even fit by loss distributions, or whose noise was given, is left as it
+        is, to be refused.
+        """
+        limit = None if ledger is None or not ledger.adaptive else ledger.budget
+        if ledger is None or limit is None or self.budget is None:
+            return 1.0
+
+        def cost(factor: float) -> float:
+            return ledger.cost("a search", {self.scaled(plan, factor).event: 1})
+
+        if cost(1.0) <= limit.epsilon:
+            return 1.0
+        if epsilon_of(ledger.totals() + Tally({plan.event: 1}), limit.delta) > limit.epsilon:
+            return 1.0
+        return least_noise(cost, limit.epsilon, f"the budget of ledger {ledger.name!r}")
 
     def _with_noise(
         self, how: str, shape: float, sigmas: Sequence[float], factor: float = 1.0

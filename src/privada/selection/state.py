@@ -57,7 +57,8 @@ class SearchState:
     """A search under way. Private until it is done: it tells how many runs there are.
 
     `draws` has the candidate of each run, `done` the numbers of the runs that are finished,
-    `outcomes` those of their outcomes that may still be given out.
+    `outcomes` those of their outcomes that may still be given out. `noise_factor` is that of the
+    plan: what the ledger holds by now must not change it.
     """
 
     fingerprint: str
@@ -66,6 +67,7 @@ class SearchState:
     mask: Mask | None = None
     outcomes: dict[int, RunOutcome] = field(default_factory=dict)
     done: set[int] = field(default_factory=set)
+    noise_factor: float = 1.0
 
     def save(self, path: str | os.PathLike[str] | None) -> None:
         """Write it, readable by its owner alone; None keeps it in memory."""
@@ -80,6 +82,7 @@ class SearchState:
                 "draws": list(self.draws),
                 "mask": torch.from_numpy(mask),
                 "done": sorted(self.done),
+                "noise_factor": self.noise_factor,
                 "outcomes": {number: vars(each) for number, each in self.outcomes.items()},
             },
         )
@@ -117,6 +120,8 @@ def read(path: str | os.PathLike[str] | None) -> SearchState | None:
         mask=mask if mask.size else None,
         outcomes={int(n): _outcome(fields) for n, fields in content["outcomes"].items()},
         done={int(each) for each in content["done"]},
+        # states of before there were two kinds of ledger have none
+        noise_factor=float(content.get("noise_factor", 1.0)),
     )
 
 

@@ -114,6 +114,10 @@ class AnswerCache:
             self._is_lost(asked, entry, ledger, run, default) and self._when_lost == "defaults"
         )
 
+    def lost(self, *, ledger: Ledger, run: str) -> int:
+        """Return how many charges of a run have no answer, and are not known as lost yet."""
+        return max(0, _charged(ledger, run) - _known(self._read()))
+
     def check_paid(self, *, ledger: Ledger, run: str) -> None:
         """Raise if a ledger does not hold the charges that the answers were paid with."""
         self._check_paid(self._read(), ledger, run)

@@ -2,6 +2,7 @@
 
 import os
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from sklearn.datasets import load_digits
 from privada import defaults, methods
 from privada.accounting import Budget, Ledger, epsilon_of
 from privada.accounting.events import Tally
+from privada.accounting.ledger import PLANNED
 from privada.core import formatting
 from privada.core.errors import BudgetExceeded
 from privada.report import Entry, write
@@ -119,19 +121,19 @@ def demo(
     data = inputs[~test], targets[~test]
     budget = Budget(epsilon, delta)
 
+    mark = os.urandom(4).hex()  # of this demonstration, where several are on one ledger
+
     def trainer(method: methods.Method, account: Ledger | None = None) -> Trainer:
         return Trainer(
-            _zero_model(), torch.nn.CrossEntropyLoss(), data, method=method,
-            batch_size=batch_size, epochs=epochs, budget=budget, ledger=account,
+            _zero_model(), torch.nn.CrossEntropyLoss(), data, method=method, budget=budget,
+            batch_size=batch_size, epochs=epochs, ledger=account, run=f"{method.name}-{mark}",
         )  # fmt: skip
 
     compared = _methods(trainer(methods.DPSGD(lr=1.0)).steps)
-    everything: Tally = Counter()
-    for method in compared:
-        everything.update(trainer(method).planned())
-    together = epsilon_of(everything, delta)
+    plans = {f"{method.name}-{mark}": trainer(method).planned() for method in compared}
     path = None if ledger is None else Path(ledger)
-    account = _shared_ledger(path, everything, Budget(together, delta))
+    account = _shared_ledger(path, plans, delta)
+    together = account.price(sum(plans.values(), start=Counter()), delta)
     runs = []
     for method in compared:
         each = trainer(method, account)  # which counts what the ledger holds by now
@@ -152,13 +154,20 @@ def _zero_model() -> torch.nn.Module:
     return model
 
 
-def _shared_ledger(path: Path | None, everything: Tally, budget: Budget) -> Ledger:
-    """Return one ledger for all runs, new or with room for them; in memory without a file."""
+def _shared_ledger(path: Path | None, plans: Mapping[str, Tally], delta: float) -> Ledger:
+    """Return one ledger for all runs, in memory without a file.
+
+    A new one is planned, with all of them declared; one that exists must have room for them.
+    """
+    everything = sum(plans.values(), start=Counter())
     if path is None or not path.exists():
-        return Ledger(path, budget, dataset=_DATASET)
+        budget = Budget(epsilon_of(everything, delta), delta)
+        ledger = Ledger(path, budget, dataset=_DATASET, kind=PLANNED)
+        ledger.declare(plans)
+        return ledger
     ledger = Ledger(path)
     if ledger.budget is not None:
-        cost = epsilon_of(ledger.totals() + everything, ledger.budget.delta)
+        cost = ledger.cost("demonstration", everything)
         if cost > ledger.budget.epsilon:
             raise BudgetExceeded(
                 f"Expected all runs to fit the budget of {ledger!r}, but "

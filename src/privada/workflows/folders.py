@@ -3,25 +3,27 @@
 import json
 import os
 import shutil
+import sqlite3
 import tempfile
-from collections import Counter, defaultdict
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 from privada.accounting import Budget, Ledger
-from privada.accounting.events import Tally
-from privada.accounting.ledger import ROW
+from privada.accounting.ledger import PLANNED
 from privada.core.errors import ArgumentError, CheckpointError, LedgerError
 from privada.tables.files import write_durably
+from privada.tables.query_plan import QueryPlan
 from privada.workflows.charges import count_charges, holds_charges
 from privada.workflows.options import TrainOptions
 
 LEDGER = "ledger"
 _CHECKPOINT, _CONFIG, _SCHEMA, _ANSWERS = "checkpoint", "config.json", "schema.toml", "answers.json"
 _STATEMENT = "statement.json"
+_QUERIES = "queries"
 
 
 def refuse_existing(folder: Path) -> None:
@@ -29,10 +31,17 @@ def refuse_existing(folder: Path) -> None:
     if folder.exists():
         advice = "Give another --output."
         if holds_charges(folder / LEDGER):
-            path = str(folder / LEDGER)
+            path = folder / LEDGER
+            other = f"give another --output and --ledger {path}, which adds up."
+            if _is_planned(path):
+                other = (
+                    "give another --output, and a ledger for several runs on the same records: "
+                    "this one is for its run alone. Make it by pv.Ledger(path, budget), and name "
+                    "it with --ledger in each."
+                )
             advice = (
                 "Keep it: its ledger says what was spent on these records. Go on with a stopped "
-                f"run by --resume, or give another --output and --ledger {path}, which adds up."
+                f"run by --resume, or {other}"
             )
         raise ArgumentError(f"Expected a new folder, got {str(folder)!r}, which exists. {advice}")
     try:
@@ -43,6 +52,17 @@ def refuse_existing(folder: Path) -> None:
             f"Cannot write to {str(folder)!r}: {error.strerror}. Check that the folder around it "
             "exists and may be written."
         ) from error
+
+
+def _is_planned(path: Path) -> bool:
+    """Return whether a ledger file allows what was declared alone."""
+    try:
+        if not path.is_file():
+            return False
+        with Ledger(path) as ledger:
+            return ledger.declared("") is not None
+    except LedgerError:
+        return False
 
 
 @contextmanager
@@ -153,6 +173,23 @@ class RunFolder:
         """Write what is known of the run, durably."""
         write_durably(self.path / _CONFIG, json.dumps(facts, indent=2) + "\n")
 
+    @property
+    def queries(self) -> QueryPlan | None:
+        """How the charged queries of the run were declared, None if they were not."""
+        kept = self.facts().get(_QUERIES)
+        if kept is None:
+            return None
+        lists = {name: tuple(kept[name]) for name in ("bounds", "defaults")}
+        return QueryPlan(**{**kept, **lists})
+
+    def keep_queries(self, queries: QueryPlan) -> None:
+        """Keep how charged queries are declared: a run that goes on asks them in the same way."""
+        self.keep_facts({**self.facts(), _QUERIES: asdict(queries)})
+
+    def settings(self) -> dict[str, Any]:
+        """Return what was asked for and found, without what a stopped run alone needs."""
+        return {name: value for name, value in self.facts().items() if name != _QUERIES}
+
     def run_name(self, table: Path) -> str:
         """Return the name that all of it is charged under, kept in the folder."""
         if (self.path / _CONFIG).exists():
@@ -186,24 +223,42 @@ class RunFolder:
                 "that from a copy. A new one would forget what was spent."
             )
 
-    def open_ledger(self, budget: Budget, dataset: str) -> Ledger:
-        """Return the ledger, a new one with a budget if there is none."""
+    def open_ledger(self, budget: Budget, dataset: str, kind: str = PLANNED) -> Ledger:
+        """Return the ledger, a new one of a kind with a budget if there is none."""
         path = self.ledger_path
-        return Ledger(path) if path.exists() else Ledger(path, budget, dataset=dataset)
+        return Ledger(path) if path.exists() else Ledger(path, budget, dataset=dataset, kind=kind)
 
-    def copy_ledger(self, budget: Budget) -> Ledger:
-        """Return a ledger in memory that holds what the file does, an empty one without a file."""
+    @property
+    def declares(self) -> bool:
+        """Whether there is a ledger already on which runs have to be declared."""
+        return _is_planned(self.ledger_path)
+
+    @contextmanager
+    def copied_ledger(self) -> Iterator[Ledger | None]:
+        """Yield a copy of the ledger that may be charged for a trial; None where there is none.
+
+        It has all that the file has: charges, declarations and how they are counted.
+        """
         path = self.ledger_path
         if not path.exists():
-            return Ledger(None, budget)
-        with Ledger(path) as ledger:
-            copy = Ledger(None, ledger.budget, dataset=ledger.dataset)
-            held: dict[tuple[str, str], Tally] = defaultdict(Counter)
-            for charge in ledger.charges():
-                held[charge.run, charge.purpose][charge.event] += charge.count
-            for (run, purpose), tally in held.items():
-                copy.charge(tally, run=run, purpose=purpose, unit=ledger.unit or ROW)
-        return copy
+            yield None
+            return
+        with tempfile.TemporaryDirectory() as folder:
+            copy = Path(folder) / path.name
+            place = f"file:{quote(str(path.resolve()))}?mode=ro"
+            # through SQLite: the file itself may be half-way through another process's charge
+            with (
+                closing(sqlite3.connect(place, uri=True)) as source,
+                closing(sqlite3.connect(copy)) as target,
+            ):
+                source.backup(target)
+            with Ledger(copy) as ledger:
+                yield ledger
+
+    def remove_new_ledger(self) -> None:
+        """Remove a ledger that was made for the run, unless it holds charges."""
+        if not holds_charges(self.ledger_path):
+            self.ledger_path.unlink(missing_ok=True)
 
     def charged_in_words(self, run: str) -> str:
         """Return in words what a run was charged, nothing if the ledger holds none of it.
@@ -214,9 +269,11 @@ class RunFolder:
         if not charged:
             return ""
         many = "release" if charged == 1 else "releases"
-        begun = self.checkpoint.exists()
+        other = ""
+        if not self.checkpoint.exists():
+            costs = " that cost the same" if self.declares else ""
+            other = f", which takes other options{costs} too"
         return (
             f"What run {run!r} was charged before stays charged, {charged:,} {many} on the ledger "
-            f"{str(self.ledger_path)!r}: keep the folder, and go on with --resume"
-            f"{'' if begun else ', which takes other options too'}."
+            f"{str(self.ledger_path)!r}: keep the folder, and go on with --resume{other}."
         )

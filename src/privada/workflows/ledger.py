@@ -5,9 +5,10 @@ import os
 from pathlib import Path
 from typing import Any
 
-from privada.accounting import Ledger, epsilon_of, events
+from privada.accounting import Ledger, events
 from privada.core.errors import ArgumentError, LedgerError
 from privada.core.validation import probability
+from privada.report.ledgers import EPSILON_IN_WORDS
 
 
 def ledger_contents(file: str | os.PathLike[str], delta: float | None = None) -> dict[str, Any]:
@@ -20,7 +21,8 @@ def ledger_contents(file: str | os.PathLike[str], delta: float | None = None) ->
         delta: the delta to report at, by default the budget's.
 
     Returns:
-        Plain values: the budget, what is spent and left, each run's epsilon alone, and each charge.
+        Plain values: the budget, what is spent and left and how it is counted, each run's epsilon
+        alone, and each charge.
 
     Guarantee: opening checks that the ledger is whole. No charge is changed.
 
@@ -47,11 +49,8 @@ def ledger_contents(file: str | os.PathLike[str], delta: float | None = None) ->
             )
         at = budget.delta if delta is None and budget else probability("delta", delta)
         spent, unit = opened.epsilon(at), opened.unit
-        dataset = opened.dataset
-    runs: dict[str, dict[Any, int]] = {}
-    for charge in charges:
-        own = runs.setdefault(charge.run, {})
-        own[charge.event] = own.get(charge.event, 0) + charge.count
+        dataset, kind, counting = opened.dataset, opened.kind, opened.describe()
+        runs = {run: opened.run_epsilon(run, at) for run in opened.runs()}
     comparable = budget is not None and at == budget.delta
     return {
         "dataset": dataset,
@@ -60,7 +59,10 @@ def ledger_contents(file: str | os.PathLike[str], delta: float | None = None) ->
         "delta": at,
         "spent": spent,
         "left": max(0.0, budget.epsilon - spent) if comparable and budget else None,
-        "runs": {name: epsilon_of(tally, at) for name, tally in runs.items()},
+        "kind": kind,
+        "counting": counting,
+        "meaning": EPSILON_IN_WORDS[kind],
+        "runs": runs,
         "charges": [
             {
                 "run": each.run,

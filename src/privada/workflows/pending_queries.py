@@ -12,7 +12,7 @@ from privada.accounting import Budget, Ledger
 from privada.accounting.events import Tally
 from privada.core.errors import ArgumentError, DataError
 from privada.tables.private_bounds import bounds_question
-from privada.tables.private_classes import classes_question
+from privada.tables.private_classes import FAILURE_SHARE, classes_question
 from privada.workflows.options import TableOptions
 from privada.workflows.table_rows import TableRows, target_name
 
@@ -60,6 +60,20 @@ class PendingQueries:
     answers: tables.AnswerCache
     unit: str | None
 
+    def as_declared(self, kept: tables.QueryPlan | None) -> "PendingQueries":
+        """Return the queries with the noise that was declared for them, if they were.
+
+        What is not asked any more is left out. Bounds that were not to be asked for are not.
+        """
+        if kept is None:
+            return self
+        columns = (*self.queries.bounds, *self.queries.defaults)
+        bounds, defaults = (columns, ()) if kept.bounds else ((), columns)
+        return replace(
+            self,
+            queries=replace(kept, classes=self.queries.classes, bounds=bounds, defaults=defaults),
+        )
+
     def unpaid(self, schema: tables.Schema, ledger: Ledger, run: str) -> Tally:
         """Return what is still to be charged, by a schema with the columns that are asked for."""
         classes = bounds = False
@@ -69,7 +83,10 @@ class PendingQueries:
         if self.queries.bounds:
             asked = bounds_question(schema, unit=self.unit)
             bounds = self.answers.will_charge(asked, ledger=ledger, run=run, default={})
-        return self.queries.tally(classes=classes, bounds=bounds)
+        queries = self.queries
+        if ledger.budget is not None:  # as `estimate_classes` takes it
+            queries = replace(queries, failure=FAILURE_SHARE * ledger.budget.delta)
+        return queries.tally(classes=classes, bounds=bounds)
 
 
 def pending_queries(
@@ -88,21 +105,19 @@ def pending_queries(
     return PendingQueries(target, queries, answers, unit)
 
 
-def dry_run_data(
+def unpaid_queries(
     rows: TableRows, options: TableOptions, pending: PendingQueries, ledger: Ledger, run: str
-) -> TrainingData:
+) -> Tally:
+    """Return what the queries are still going to be charged; raise where they would be refused."""
+    return pending.unpaid(_provisional_schema(rows, options, pending.target), ledger, run)
+
+
+def dry_run_data(rows: TableRows, options: TableOptions, pending: PendingQueries) -> TrainingData:
     """Return records by a schema with placeholder bounds and classes.
 
-    What is wrong with the table, and with what is made of it, then shows before it is paid for. The
-    ledger, which is a copy, is charged as it will be.
+    What is wrong with the table, and with what is made of it, then shows before it is paid for.
     """
     sketch = _provisional_schema(rows, options, pending.target)
-    ledger.charge(
-        pending.unpaid(sketch, ledger, run),
-        run=run,
-        purpose="statistics",
-        unit=options.charged_unit,
-    )
     schema = sketch.with_bounds(dict.fromkeys(sketch.pending, (0.0, 1.0)))
     if pending.target is None:
         targets = np.arange(rows.private.size) % 2

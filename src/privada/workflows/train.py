@@ -12,6 +12,8 @@ from torch import nn
 from privada import data as records
 from privada import defaults, tables
 from privada.accounting import Ledger, Statement
+from privada.accounting.events import Tally
+from privada.accounting.ledger import PLANNED
 from privada.core.errors import BudgetExceeded, PrivadaError
 from privada.core.hidden_streams import hidden_generator
 from privada.core.randomness import make_source
@@ -20,6 +22,7 @@ from privada.query.scores import Score, accuracy, bounded_loss, public_score
 from privada.report import Entry, write
 from privada.tables.files import write_durably
 from privada.train.trainer import Trainer
+from privada.workflows.declarations import declare_run, tally_of_run
 from privada.workflows.folders import RunFolder, writing
 from privada.workflows.options import TrainOptions
 from privada.workflows.pending_queries import (
@@ -28,6 +31,7 @@ from privada.workflows.pending_queries import (
     ask_and_encode,
     dry_run_data,
     pending_queries,
+    unpaid_queries,
 )
 from privada.workflows.table_rows import TableRows, read_rows, with_person_of_schema
 
@@ -114,7 +118,8 @@ def train_table(
 
     Guarantee: the model, and everything else in the folder, is (epsilon, delta)-differentially
     private as its statement says, for each row or, with `options.person`, for all rows of a person.
-    Every query is charged to the ledger, durably, before a private value goes into it.
+    Every query is charged to the ledger, durably, before a private value goes into it. On a ledger
+    that is made for the run, queries and training are declared together before the first of them.
 
     Edge cases: what can be wrong is looked for before the first charge, and then nothing is left.
     After a charge the folder stays, and the error says what was charged. A run that was killed
@@ -137,18 +142,22 @@ def train_table(
     source = Path(table)
     place = default_output(source) if output is None else Path(output)
     folder = (RunFolder.reopen if resume else RunFolder.create)(place, options)
-    run = ""
+    run, made = "", False
     try:
         run = folder.run_name(source)
         folder.check_ledger()
         rows = read_rows(source, options, folder.schema)
         answers = tables.AnswerCache(folder.answers, when_lost=options.when_lost)
         budget = options.budget(rows.units)
-        pending = pending_queries(rows, options, budget, answers)
-        if not rows.complete:
-            _dry_run(rows, pending, folder, run)
+        pending = pending_queries(rows, options, budget, answers).as_declared(folder.queries)
+        ahead = None
+        if not rows.complete or (folder.declares and not folder.checkpoint.exists()):
+            ahead = _dry_run(rows, pending, folder, run)
+        made = not folder.ledger_path.exists()
         with folder.open_ledger(budget, source.name.split(".")[0]) as ledger:
             answers.check_paid(ledger=ledger, run=run)  # a schema that is kept came of them
+            if ahead is not None:
+                _declare(ahead, pending, ledger, run, folder)
             data = ask_and_encode(rows, options, pending, ledger=ledger, run=run)
             return _train(_kept(data, folder), ledger, run, folder, progress)
     except BaseException as error:
@@ -156,15 +165,45 @@ def train_table(
         if charged and isinstance(error, PrivadaError):
             error.args = (f"{error} {charged}",)
         if not resume and not charged:
+            if made:
+                folder.remove_new_ledger()
             folder.remove_if_unpaid()
         raise
 
 
-def _dry_run(rows: TableRows, pending: PendingQueries, folder: RunFolder, run: str) -> None:
-    """Raise what queries and training would raise, on a copy of the ledger, before any charge."""
-    with folder.copy_ledger(folder.options.budget(rows.units)) as copy:
-        data = dry_run_data(rows, folder.options, pending, copy, run)
-        _make_trainer(folder.options, data, copy, run, None)
+def _dry_run(rows: TableRows, pending: PendingQueries, folder: RunFolder, run: str) -> Tally:
+    """Return what the run is still going to be charged, known before any of it.
+
+    What queries and training would raise is raised here, on a copy of the ledger. The plan depends
+    on the number of units, the options and the charges so far, and on no answer: `dry_run_data` has
+    none.
+    """
+    options = folder.options
+    with folder.copied_ledger() as held, Ledger(None, kind=PLANNED) as planned:
+        before = planned if held is None else held
+        unpaid = unpaid_queries(rows, options, pending, before, run)
+        trial, charged = before, unpaid
+        if held is not None and held.declared(run) is not None:
+            # declared or not, it can be charged here; `declare_run` says what is allowed
+            trial, charged = planned, tally_of_run(held, run) + unpaid
+        if charged:
+            trial.charge(charged, run=run, purpose="statistics", unit=options.charged_unit)
+        data = dry_run_data(rows, options, pending)
+        trainer, _ = _make_trainer(options, data, trial, run, None)
+        return unpaid + trainer.planned()
+
+
+def _declare(
+    ahead: Tally, pending: PendingQueries, ledger: Ledger, run: str, folder: RunFolder
+) -> None:
+    """Declare what is still to be charged, and keep how queries are asked: they stay as they are.
+
+    A question that was paid for and whose answer was lost is paid for again, if that is asked for.
+    """
+    if ledger.declared(run) is not None and folder.queries is None:
+        folder.keep_queries(pending.queries)
+    lost = pending.answers.lost(ledger=ledger, run=run) > 0
+    declare_run(ledger, run, ahead, interrupted=lost)
 
 
 def _train(
@@ -271,7 +310,7 @@ def _write_results(trained: TrainedTable, folder: RunFolder) -> None:
         "noise_multiplier": trainer.noise_multiplier,
         "delta": trainer.statement().delta,
     }
-    said = {name: value for name, value in folder.facts().items() if value not in (None, [])}
+    said = {name: value for name, value in folder.settings().items() if value not in (None, [])}
     statement = trained.statement
     history = [asdict(step) for step in trainer.history]
     folder.keep_facts(said | chosen)

@@ -2,8 +2,10 @@
 
 from collections.abc import Sequence
 
+from privada.accounting.ledger import PLANNED
 from privada.core import formatting
 from privada.report.components import (
+    capitalised,
     delta_figure,
     epsilon_figure,
     figure,
@@ -44,7 +46,7 @@ def budget(ledgers: Sequence[LedgerSummary], colours: dict[int, str]) -> Markup:
                     for entry in summary.entries
                 ],
                 numbers=(1, 2),
-                caption="What each run on this page costs alone",
+                caption="What each run on this page costs alone, as it was planned",
             )
         runs = {charge.run for charge in summary.statement.charges}
         note = element("p", _ADD_UP, class_="note after") if len(runs) > 1 else None
@@ -53,6 +55,7 @@ def budget(ledgers: Sequence[LedgerSummary], colours: dict[int, str]) -> Markup:
                 "div",
                 title,
                 _bar(summary),
+                _kind(summary),
                 shares,
                 note,
                 class_="account",
@@ -62,13 +65,25 @@ def budget(ledgers: Sequence[LedgerSummary], colours: dict[int, str]) -> Markup:
     return section("budget", "Spent and left", *parts)
 
 
+def _kind(summary: LedgerSummary) -> Content:
+    """Return of which kind a ledger is, and what its epsilon is of."""
+    said = summary.statement
+    if not summary.meaning:
+        return None
+    rest = ""
+    if said.kind == PLANNED and said.charges:
+        rest = " Nothing but what was declared can be charged to it."
+    return element(
+        "p", f"{capitalised(said.counting)}. Epsilon is {summary.meaning}.{rest}", class_="note"
+    )
+
+
 def _bar(summary: LedgerSummary) -> Markup:
     limit, spent = summary.budget, summary.spent()
     if limit is None:
         return element(
             "p",
-            "No budget was set for this ledger, so how much is left is undefined. Spent so far: "
-            "epsilon ",
+            "No budget was set for this ledger, so how much is left is undefined. Spent: epsilon ",
             epsilon_figure(spent, "spent"),
             ".",
         )

@@ -48,8 +48,11 @@ def promise(ledgers: Sequence[LedgerSummary]) -> Markup:
     ]
     if len(summary.entries) == 1 and len(ledgers) == 1:
         listed += _how(summary.entries[0].stated)
+    if summary.meaning:
+        listed.append(("Epsilon is", summary.meaning))
     if len(ledgers) == 1:
-        listed.append(("Ledger", said.ledger))
+        kind = f", {said.kind}" if said.counting else ""
+        listed.append(("Ledger", f"{said.ledger}{kind}"))
     heading = element("h2", "The promise" if summary.private else "No promise", id="promise-title")
     return element(
         "section",

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from privada.accounting.ledger import ADAPTIVE, PLANNED
 from privada.report import plots
 from privada.report.components import Cell, Charts, epsilon_figure, section, table
 from privada.report.entries import Entry
@@ -19,6 +20,13 @@ _SMALL_CHARTS = (
         "The noise of each step, as a multiple of the clip norm.",
     ),
 )
+# What the line of epsilon shows, by the kind of the ledger.
+_CAPTION = "What everything on the ledger, up to each step, costs."
+_CAPTIONS = {
+    ADAPTIVE: "What everything on the ledger had cost after each step, valid at any time.",
+    PLANNED: "What everything up to each step costs by itself. The promise is of everything "
+    "declared, which counts from the first step on.",
+}
 
 
 def training(
@@ -50,6 +58,7 @@ def _epsilon_chart(
 ) -> Content:
     limits = {summary.budget for summary in ledgers}
     limit = next(iter(limits)) if len(limits) == 1 else None
+    kinds = {entry.stated.kind if entry.stated.counting else "" for entry in entries}
     plot = plots.lines(entries, "epsilon", "epsilon", None if limit is None else limit.epsilon)
     if plot is None:
         return None
@@ -57,7 +66,7 @@ def _epsilon_chart(
         "plot-epsilon",
         "Epsilon against steps",
         plot,
-        "What everything on the ledger had cost after each step.",
+        _CAPTIONS.get(kinds.pop() if len(kinds) == 1 else "", _CAPTION),
     )
 
 
