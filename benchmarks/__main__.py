@@ -12,7 +12,7 @@ from pathlib import Path
 
 import torch
 
-from benchmarks import accounting, engine, imports, ledger, noise
+from benchmarks import accounting, engine, filters, imports, ledger, noise
 
 RESULTS = Path(__file__).parent / "results"
 
@@ -58,6 +58,8 @@ def main() -> None:
     part, *models = sys.argv[1:] or ["all"]
     if part in ("all", "foundation"):
         foundation()
+    if part in ("all", "filters"):
+        filters.write(RESULTS, table, machine())
     if part in ("all", "engine"):
         engine.write(RESULTS, machine(), tuple(models))
 
