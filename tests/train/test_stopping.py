@@ -70,6 +70,14 @@ def test_an_early_end_costs_the_run_its_plan_and_the_ledger_what_was_charged():
     assert run.epsilon() == pytest.approx(run.ledger.price(run.ledger.totals()))
 
 
+@pytest.mark.parametrize("patience", [2, 100])
+def test_the_history_counts_the_scores(patience):
+    run = run_with(scores(patience=patience)).fit()
+    assert run.history[-1].epsilon == pytest.approx(run.epsilon(), rel=1e-9)
+    at = [run.history[step - 1].epsilon for step in (9, 10)]
+    assert at[1] - at[0] > at[0] - run.history[7].epsilon  # increments fall but for the first score
+
+
 def test_the_score_is_the_noisy_average():
     run = run_with(scores(every=120, noise_multiplier=0.001), budget=None, noise_multiplier=2.0,
                    delta=1e-4, ledger=pv.Ledger(None)).fit()  # fmt: skip
@@ -118,6 +126,7 @@ def test_a_resumed_run_knows_its_scores(tmp_path):
     first.save(place)
     again = run_with(scores(patience=100), ledger=ledger, resume=place).fit()
     assert len(again._state.stopping["scores"]) == 12
+    assert again.history[-1].epsilon == pytest.approx(again.epsilon(), rel=1e-9)
     assert charged(again, "validation") == 12
     assert again.noise_multiplier == first.noise_multiplier
     with pytest.raises(pv.CheckpointError, match="stopping"):

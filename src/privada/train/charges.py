@@ -118,6 +118,7 @@ class RunCharges:
         self._check_affordable(resumed, done)
         # what the ledger holds beside the steps that a resumed run goes on from
         self._before: Tally = ledger.totals() - self.planned(0, done)
+        self._scored_before = self.mechanism.releases.step_of(done)  # whose scores are in it
         self._epsilons: dict[int, float] = {}
         self._checkpoint_after: int | None = None
 
@@ -407,6 +408,7 @@ class RunCharges:
             count = min(-(-count // grain) * grain, max(count, releases.total))
         if count not in self._epsilons:
             tally = self._before + self.planned(0, count)
+            tally += self.scores(self._scored_before, releases.step_of(count))
             self._epsilons[count] = self.ledger.price(tally, self.delta)
         return self._epsilons[count]
 
