@@ -302,8 +302,12 @@ class Trainer:
         return self._run.ledger
 
     def planned(self) -> Tally:
-        """Return what the whole run is charged, by its plan; known before the first step."""
-        return self._run.charges.planned(0, -1)
+        """Return what the whole run is charged, by its plan; known before the first step.
+
+        Scores of early stopping are in it, as if the run took all its steps. Where the noise
+        follows the releases, it is a forecast.
+        """
+        return self._run.charges.planned(0, -1) + self._run.charges.scores(0, self.steps)
 
     def step(self) -> "Trainer":
         """Take one step of the method.
