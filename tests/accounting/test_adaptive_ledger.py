@@ -24,6 +24,7 @@ from privada.accounting.orders import ORDERS
 from privada.core.errors import ArgumentError, BudgetExceeded, EventError, LedgerError
 from tests.accounting.test_planned import SQLiteTransactionOn
 from tests.forks import at_once, in_fork
+from tests.ledger_files import content
 
 BUDGET = Budget(3.0, 1e-5)
 GAUSSIAN = events.gaussian(30.0)
@@ -37,11 +38,6 @@ SCORE = items_of({GAUSSIAN: 1})
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
     return tmp_path / "patients.ledger"
-
-
-def content(path: Path) -> list[str]:
-    with contextlib.closing(sqlite3.connect(path)) as connection:
-        return list(connection.iterdump())
 
 
 def kept(ledger: Ledger) -> RenyiFilter:

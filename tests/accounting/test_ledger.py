@@ -14,7 +14,7 @@ import sqlite3
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +40,7 @@ from privada.accounting.ledger.sqlite.rows import SQLiteTransaction
 from privada.core.errors import ArgumentError, BudgetExceeded, EventError, LedgerError, PrivadaError
 from tests.alarms import alarmed
 from tests.forks import PATIENCE, in_fork, together
+from tests.ledger_files import content, opened_twice
 
 BUDGET = Budget(1.0, 1e-5)
 # alone, a Gaussian has a closed form, so that charging it costs next to nothing
@@ -50,12 +51,6 @@ FIXED = events.fixed_size(1000, 10, 4.0)
 
 def count(ledger: Ledger) -> int:
     return sum(charge.count for charge in ledger.charges())
-
-
-def content(path: Path) -> list[str]:
-    """Return the whole database as text, by a connection of its own."""
-    with contextlib.closing(sqlite3.connect(path)) as connection:
-        return list(connection.iterdump())
 
 
 def spend(ledger: Ledger, event: DpEvent = GAUSSIAN, run: str = "spender") -> int:
@@ -741,21 +736,6 @@ def empty(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-@contextlib.contextmanager
-def two_ledgers(empty: Path) -> Iterator[list[Ledger]]:
-    """Open one new file twice, without the wait for the disk."""
-    path = empty.with_name("used.ledger")
-    shutil.copyfile(empty, path)
-    ledgers = [Ledger(path), Ledger(path)]
-    for ledger in ledgers:
-        ledger._storage.connection().execute("PRAGMA synchronous = OFF")
-    try:
-        yield ledgers
-    finally:
-        for ledger in ledgers:
-            ledger.close()
-
-
 def gaussian_delta(totals: Counter[DpEvent], epsilon: float) -> float:
     """Return the delta of Gaussian releases, from Balle and Wang (2018), Theorem 8."""
     mu = math.sqrt(sum(n / event.noise_multiplier**2 for event, n in totals.items()))
@@ -781,7 +761,7 @@ def check_operations(
     empty: Path, kinds: list[DpEvent], done: list[Operation], check: Check
 ) -> None:
     """Do the operations on two ledgers of one file beside a model of them."""
-    with two_ledgers(empty) as ledgers:
+    with opened_twice(empty) as ledgers:
         own = [Counter[DpEvent](), Counter[DpEvent]()]
         reservations: list[list[Reservation]] = [[], []]
         for operation in done:

@@ -24,6 +24,7 @@ from privada.core.errors import BudgetExceeded, LedgerError
 from tests.accounting import old_ledgers
 from tests.accounting.old_ledgers import EARLIER, ONE_RUN, ROWS, TEXTS
 from tests.forks import in_fork, limited
+from tests.ledger_files import content, killed_at
 
 GAUSSIAN = events.gaussian(20.0)
 POISSON = events.poisson(0.01, 4.0)
@@ -35,11 +36,6 @@ CHARGED = [(run, purpose, events.decode(text), n, first, last)
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
     return tmp_path / "patients.ledger"
-
-
-def content(path: Path) -> list[str]:
-    with contextlib.closing(sqlite3.connect(path)) as connection:
-        return list(connection.iterdump())
 
 
 def version(path: Path) -> int:
@@ -332,31 +328,6 @@ def many(number: int = 300) -> tuple[old_ledgers.Row, ...]:
     )
 
 
-def killed_at(path: Path, statement: int) -> bool:
-    """Charge in a child that is killed before its so manieth statement; return whether it was."""
-    child = os.fork()
-    if child == 0:
-        try:
-            limited()
-            ledger, seen = Ledger(path), [0]
-            connection = ledger._storage.connection()
-            connection.execute("PRAGMA cache_size = 1")  # pages reach the file before the commit
-
-            def trace(_: str) -> None:
-                seen[0] += 1
-                if seen[0] == statement:
-                    os.kill(os.getpid(), signal.SIGKILL)
-
-            connection.set_trace_callback(trace)
-            ledger.charge({GAUSSIAN: 1}, run="new")
-            os._exit(0)
-        finally:
-            os._exit(1)
-    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-    assert code in (0, -signal.SIGKILL)
-    return code != 0
-
-
 def check_whole(path: Path, before: list[str], totals: Counter[Any]) -> bool:
     """Check that the ledger is as before or upgraded, and every copy whole; return if it is new."""
     with Ledger(path) as ledger:
@@ -382,7 +353,7 @@ def test_an_upgrade_that_is_killed_at_any_statement_loses_nothing(
     before, totals = content(path), Counter({GAUSSIAN: sum(row[3] for row in rows)})
     statement, kills = 1, 0
     # one row each is inserted in most statements: the first and the last ones are tried one by one
-    while killed_at(path, statement):
+    while killed_at(path, statement, lambda ledger: ledger.charge({GAUSSIAN: 1}, run="new")):
         kills += 1
         assert not check_whole(path, before, totals)  # a kill is before the commit
         statement += 1 if not 30 <= statement < 330 else 50

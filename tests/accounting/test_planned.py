@@ -1,10 +1,7 @@
 """Planned ledgers: what was declared before the first look can be charged, and nothing else."""
 
-import contextlib
 import math
-import os
 import pickle
-import signal
 import sqlite3
 from collections import Counter
 from collections.abc import Callable
@@ -21,7 +18,8 @@ from privada.accounting.ledger.counting import DECLARATION_LABEL
 from privada.accounting.ledger.sqlite.rows import SQLiteTransaction
 from privada.core.errors import ArgumentError, BudgetExceeded, EventError, LedgerError
 from tests.accounting.test_filters import missing, random_coin, transcripts
-from tests.forks import at_once, in_fork, limited
+from tests.forks import at_once, in_fork
+from tests.ledger_files import content, killed_at
 
 BUDGET = Budget(1.0, 1e-5)
 GAUSSIAN, SMALL = events.gaussian(30.0), events.gaussian(60.0)
@@ -37,14 +35,6 @@ def path(tmp_path: Path) -> Path:
 
 def planned(path: Path | None, budget: Budget | None = BUDGET) -> Ledger:
     return Ledger(path, budget, kind="planned")
-
-
-def content(path: Path) -> list[str]:
-    with contextlib.closing(sqlite3.connect(path)) as connection:
-        return list(connection.iterdump())
-
-
-# ---------------------------------------------------------------------- what was not declared
 
 
 @pytest.mark.parametrize(
@@ -370,29 +360,6 @@ def test_nobody_publishes_a_result_as_a_declaration(path: Path, label: str) -> N
 
 
 # ---------------------------------------------------------------------- processes
-
-
-def killed_at(path: Path, statement: int, work: Callable[[Ledger], Any]) -> bool:
-    """Work in a child that is killed before its so manieth statement; return whether it was."""
-    child = os.fork()
-    if child == 0:
-        try:
-            limited()
-            ledger, seen = Ledger(path), [0]
-
-            def trace(_: str) -> None:
-                seen[0] += 1
-                if seen[0] == statement:
-                    os.kill(os.getpid(), signal.SIGKILL)
-
-            ledger._storage.connection().set_trace_callback(trace)
-            work(ledger)
-            os._exit(0)
-        finally:
-            os._exit(1)
-    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-    assert code in (0, -signal.SIGKILL)
-    return code != 0
 
 
 @pytest.mark.parametrize("first", ["declare", "charge"])

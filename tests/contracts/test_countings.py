@@ -6,7 +6,6 @@ To add one, write a class with the members of `Counting`, and add a `Case` to CA
 import contextlib
 import math
 import os
-import shutil
 import sqlite3
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -26,6 +25,7 @@ from privada.accounting.ledger.counting import KINDS, PLANNED
 from privada.core.errors import BudgetExceeded, EventError, LedgerError
 from tests.accounting import old_ledgers
 from tests.forks import in_fork
+from tests.ledger_files import opened_twice
 
 BUDGET = Budget(1.0, 1e-5)
 GAUSSIANS = (events.gaussian(30.0), events.gaussian(45.0), events.gaussian(70.0))
@@ -76,18 +76,8 @@ def opened(template: Path, case: Case) -> Iterator[list[Ledger]]:
     if not case.in_file:
         yield [case.make(template)]
         return
-    path = template.with_name("used.ledger")
-    shutil.copyfile(template, path)
-    ledgers = [Ledger(path), Ledger(path)]
-    for ledger in ledgers:
-        ledger._storage.connection().execute("PRAGMA synchronous = OFF")
-    try:
+    with opened_twice(template) as ledgers:
         yield ledgers
-    finally:
-        for ledger in ledgers:
-            ledger.close()
-        for each in path.parent.glob("used.ledger*"):
-            each.unlink()
 
 
 def content(ledger: Ledger) -> Any:
