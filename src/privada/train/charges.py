@@ -1,10 +1,9 @@
 """What a run may charge and has charged: its ledger, its budgets, and epsilon step by step."""
 
-import math
 import os
 import warnings
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -20,13 +19,12 @@ from privada.core.validation import probability, shown
 from privada.core.values import State
 from privada.mechanism import Mechanism
 from privada.mechanism.releases import LEVELS_PER_DOUBLING
+from privada.train.levels import MOST_LEVEL, least_level
 from privada.train.settings import TrainSettings
 from privada.train.state import TrainState
 
 # Distinct points per doubling at which a run's epsilon is computed for its history.
 _POINTS_PER_OCTAVE = 16
-# The most noise that is tried where it follows the releases.
-_MOST_LEVEL = 2.0**20
 
 
 def open_ledger(
@@ -164,17 +162,11 @@ class RunCharges:
         # a filter counts on a lattice of multipliers: factors there, times levels there, stay there
         coarse = replace(mechanism, releases=mechanism.releases.coarser(POINTS_PER_DOUBLING))
 
-        def fits(place: int) -> bool:
-            level = 2.0 ** (place / POINTS_PER_DOUBLING)
+        def fits(level: float) -> bool:
             return self.ledger.cost(self.run, coarse.charges_at(level) + scores) <= limit.epsilon
 
-        start = math.ceil(math.log2(mechanism.noise_multiplier) * POINTS_PER_DOUBLING)
-        place = _least_place(fits, start, _most_place(POINTS_PER_DOUBLING))
-        return (
-            mechanism
-            if place is None
-            else mechanism.with_noise(float(2.0 ** (place / POINTS_PER_DOUBLING)))
-        )
+        level = least_level(fits, mechanism.noise_multiplier, POINTS_PER_DOUBLING)
+        return mechanism if level is None else mechanism.with_noise(level)
 
     def _refuse_planned(self) -> None:
         """Raise if the ledger allows nothing that is found on the way."""
@@ -196,7 +188,7 @@ class RunCharges:
             raise BudgetExceeded(
                 f"Expected some noise to be enough for {self._budget}, got a run of "
                 f"{mechanism.releases.total} releases that does not fit it with a multiplier of "
-                f"{_MOST_LEVEL:g}. Take fewer steps. {self._uncharged()}"
+                f"{MOST_LEVEL:g}. Take fewer steps. {self._uncharged()}"
             )
         return level
 
@@ -227,14 +219,11 @@ class RunCharges:
         step = mechanism.releases.step_of(done)
         beside = (before or Counter()) + self.scores(step, mechanism.releases.steps)
 
-        def fits(place: int) -> bool:
-            tried = 2.0 ** (place / LEVELS_PER_DOUBLING)
+        def fits(tried: float) -> bool:
             ahead = mechanism.releases.forecast(mechanism.event, tried, state, left)
             return self._fits(ahead + beside)
 
-        start = round(math.log2(level) * LEVELS_PER_DOUBLING)
-        place = _least_place(fits, start, _most_place(LEVELS_PER_DOUBLING))
-        return None if place is None else float(2.0 ** (place / LEVELS_PER_DOUBLING))
+        return least_level(fits, level, LEVELS_PER_DOUBLING)
 
     def _fits(self, added: Tally) -> bool:
         """Return whether the run's own budget and that of the ledger allow a further charge."""
@@ -435,24 +424,3 @@ class RunCharges:
             if charge.run == self.run and purpose in (None, charge.purpose):
                 own[charge.event] += charge.count
         return own
-
-
-def _most_place(points_per_doubling: int) -> int:
-    return round(math.log2(_MOST_LEVEL) * points_per_doubling)
-
-
-def _least_place(fits: Callable[[int], bool], start: int, most: int) -> int | None:
-    """Return the least place that fits, near `start`; all above one that fits do as well."""
-    stride, low, high = 1, start, start
-    if fits(start):
-        while fits(low := high - stride):
-            high, stride = low, 2 * stride
-    else:
-        while not fits(high := min(most, low + stride)):
-            if high == most:
-                return None
-            low, stride = high, 2 * stride
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (low, middle) if fits(middle) else (middle, high)
-    return high
