@@ -141,6 +141,26 @@ def test_without_a_budget_the_noise_follows_and_is_not_fitted():
     assert run.epsilon() > 0
 
 
+def test_the_steps_that_a_budget_pays_for_are_predicted():
+    """With given noise the run ends with the ledger's budget, about where it was expected to."""
+    ledger = pv.Ledger(None, BUDGET)
+    run = trainer(budget=None, noise_multiplier=2.0, delta=BUDGET.delta, ledger=ledger, steps=9_000)
+    first = run.expected_steps  # from public quantities alone
+    for _ in range(20):
+        run.step()
+    later = run.expected_steps  # from what was released, too
+    run.fit()
+    assert run.steps_done < 9_000
+    assert 0.5 < run.steps_done / first < 2
+    assert run.steps_done == pytest.approx(later, rel=0.15)
+    assert 0.99 * BUDGET.epsilon < ledger.epsilon() <= BUDGET.epsilon
+
+
+def test_a_budget_of_its_own_is_expected_to_last_for_all_steps(method):
+    assert trainer(method, steps=60).expected_steps == 60
+    assert trainer(pv.methods.DPSGD(lr=0.1), steps=60).expected_steps == 60
+
+
 class FallsUnforeseen(pv.noise.FollowNorm):
     """A schedule whose noise falls after 40 releases, which it does not foresee."""
 

@@ -199,14 +199,14 @@ class Mechanism:
 
     def affordable(self, budget: Budget, paid: Tally, start: int) -> int:
         """Return up to which release the budget reaches from release `start` on."""
-        return _last_within(
+        return last_within(
             lambda end: epsilon_of(paid + self.charges(start, end), budget.delta) <= budget.epsilon,
             start,
             self.releases.total,
         )
 
 
-def _last_within(fits: Callable[[int], bool], least: int, most: int) -> int:
+def last_within(fits: Callable[[int], bool], least: int, most: int) -> int:
     """Return the largest number that fits, of those above `least`; all below it fit as well."""
     low, high, tried = least, most + 1, most
     while high - low > 1:

@@ -18,6 +18,7 @@ from privada.core.errors import ArgumentError, BudgetExceeded, LedgerError
 from privada.core.validation import probability, shown
 from privada.core.values import State
 from privada.mechanism import Mechanism
+from privada.mechanism.mechanism import last_within
 from privada.mechanism.releases import LEVELS_PER_DOUBLING
 from privada.train.levels import MOST_LEVEL, least_level
 from privada.train.settings import TrainSettings
@@ -322,6 +323,20 @@ class RunCharges:
         if end > known:
             found += self.mechanism.charges(known, end)
         return found
+
+    def expected_steps(self, state: TrainState) -> int:
+        """Return after how many steps the run is expected to end: with its plan or its budget."""
+        releases, done = self.mechanism.releases, state.releases
+        if not self.mechanism.follows:
+            return releases.step_of(self._last)
+
+        def fits(end: int) -> bool:
+            return self._fits(
+                releases.forecast(self.mechanism.event, state.level, state.noise, end - done)
+                + self.scores(releases.step_of(done), releases.step_of(end))
+            )
+
+        return releases.step_of(last_within(fits, done, releases.total))
 
     def multiplier(self, step: int) -> float:
         """Return the noise multiplier of a step that was taken, counted from 0."""

@@ -271,6 +271,16 @@ class Trainer:
         return self._run.steps
 
     @property
+    def expected_steps(self) -> int:
+        """After how many steps the run is expected to end, by its plan or with its budget.
+
+        Where the noise follows the releases it is a forecast from what is public and from the
+        releases so far. It may be less than `steps` where the noise was given, and not calibrated.
+        """
+        self._refund()
+        return self._run.charges.expected_steps(self._state)
+
+    @property
     def steps_done(self) -> int:
         """The number of steps taken."""
         return self._state.step
