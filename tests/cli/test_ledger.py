@@ -123,3 +123,28 @@ def test_an_export_is_not_overwritten(path, command, tmp_path):
     (tmp_path / "e.json").write_text("mine")
     assert command(path, "--export", tmp_path / "e.json").code == 2
     assert (tmp_path / "e.json").read_text() == "mine"
+
+
+def test_an_adaptive_ledger_is_made_for_several_runs(command, tmp_path):
+    path = tmp_path / "visits.ledger"
+    made = command(path, "--new", "3", "--delta", "1e-5")
+    assert made.code == 0
+    assert "visits: epsilon 0 of 3 spent, at delta 1e-05." in made.out
+    assert "Adaptive" in made.out
+    ledger = pv.Ledger(path)
+    assert (ledger.kind, ledger.budget) == ("adaptive", pv.Budget(3.0, 1e-5))
+    ledger.charge({STEP: 500}, run="first")
+    ledger.charge({LOOK: 1}, run="second")
+    again = command(path, "--new", "3", "--delta", "1e-5")
+    assert again.code == 2
+    assert "does not exist with --new" in again.err
+    assert len(ledger.charges()) == 2
+
+
+def test_a_new_ledger_needs_a_whole_budget(command, tmp_path):
+    for given, words in (((), "--delta"), (("--delta", "2"), "delta"), (("--delta", "0"), "delta")):
+        refused = command(tmp_path / "l", "--new", "3", *given)
+        assert refused.code == 2
+        assert words in refused.err
+    assert command(tmp_path / "l", "--new", "-1", "--delta", "1e-5").code == 2
+    assert not (tmp_path / "l").exists()

@@ -13,7 +13,17 @@ from privada.cli import options as shared
 def ledger(
     file: Annotated[Path, typer.Argument(help="Ledger file.")],
     delta: Annotated[
-        float | None, typer.Option(help="Report epsilon at this delta. Default: the budget's.")
+        float | None,
+        typer.Option(
+            help="Report epsilon at this delta. Default: the budget's. With --new: the budget's."
+        ),
+    ] = None,
+    new: Annotated[
+        float | None,
+        typer.Option(
+            metavar="EPSILON",
+            help="Create the file, an adaptive ledger for several runs, with this epsilon.",
+        ),
     ] = None,
     export: Annotated[
         Path | None, typer.Option(help="Output file (created) for all charges, as JSON.")
@@ -27,11 +37,19 @@ def ledger(
 
     $ privada ledger patients.ledger
 
+    For several runs on one data set, each chosen after a look
+    at those before it, create the ledger first, and give it
+    to each of them by --ledger:
+
+    $ privada ledger patients.ledger --new 3 --delta 1e-5
+
     $ privada ledger patients.ledger --export patients.json
     """
     from privada.tables.files import write_text
-    from privada.workflows import ledger_contents
+    from privada.workflows import ledger_contents, new_ledger
 
+    if new is not None:
+        new_ledger(file, new, delta)
     found = ledger_contents(file, delta)
     if export is not None:
         write_text(export, json.dumps(found, indent=2) + "\n", replace=False)

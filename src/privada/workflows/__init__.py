@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from privada.workflows.demonstration import DemoResult, DemoRun, demo
-    from privada.workflows.ledger import ledger_contents
+    from privada.workflows.ledger import ledger_contents, new_ledger
     from privada.workflows.options import TrainOptions, TuneOptions, read_options
     from privada.workflows.papers import Paper, find_papers
     from privada.workflows.plan import plan_budget
@@ -30,6 +30,7 @@ __all__ = [
     "draft_schema",
     "find_papers",
     "ledger_contents",
+    "new_ledger",
     "parse_space",
     "plan_budget",
     "read_options",
@@ -51,6 +52,7 @@ _HOMES = {
     "draft_schema": "schema",
     "find_papers": "papers",
     "ledger_contents": "ledger",
+    "new_ledger": "ledger",
     "parse_space": "tune",
     "plan_budget": "plan",
     "read_options": "options",

@@ -5,10 +5,42 @@ import os
 from pathlib import Path
 from typing import Any
 
-from privada.accounting import Ledger, events
+from privada.accounting import Budget, Ledger, events
+from privada.accounting.ledger import ADAPTIVE
 from privada.core.errors import ArgumentError, LedgerError
 from privada.core.validation import probability
 from privada.report.ledgers import EPSILON_IN_WORDS
+
+
+def new_ledger(file: str | os.PathLike[str], epsilon: float, delta: float | None) -> None:
+    """Create an adaptive ledger, for several runs on one data set.
+
+    This is what `privada ledger --new` does.
+
+    Args:
+        file: the ledger's file, which must not exist.
+        epsilon, delta: what all runs together may cost.
+
+    Guarantee: each run may be chosen in the light of those before it; all of them together cost at
+    most the budget.
+
+    Example:
+        >>> import privada as pv
+        >>> pv.workflows.new_ledger("visits.ledger", 3.0, 1e-5)
+        >>> pv.Ledger("visits.ledger").kind
+        'adaptive'
+    """
+    path = Path(file)
+    if delta is None:
+        raise ArgumentError(
+            "Expected --delta with --new, got none. Give the budget's delta, well below 1 / n."
+        )
+    if path.exists():
+        raise LedgerError(
+            f"Expected a file that does not exist with --new, got {str(path)!r}. Leave --new out "
+            "to look at it, or give another name."
+        )
+    Ledger(path, Budget(epsilon, delta), kind=ADAPTIVE).close()
 
 
 def ledger_contents(file: str | os.PathLike[str], delta: float | None = None) -> dict[str, Any]:

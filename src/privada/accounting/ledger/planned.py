@@ -24,7 +24,8 @@ from privada.core.errors import BudgetExceeded, LedgerError
 
 REMEDY = (
     "What is chosen after a look at the data needs an adaptive ledger: make one by "
-    "pv.Ledger(path, budget) and give it to every run. Runs that are known beforehand can be "
+    "pv.Ledger(path, budget), or privada ledger FILE --new EPSILON --delta DELTA, and give it to "
+    "every run. Runs that are known beforehand can be "
     "declared together, by Ledger.declare, before the first of them starts."
 )
 
