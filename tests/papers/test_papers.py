@@ -1,15 +1,17 @@
 """The papers' own experiments, as the scripts in papers/ run them."""
 
 import importlib
+import json
 import os
 import statistics
 from pathlib import Path
 
 import numpy as np
 import pytest
-from papers.adp_sgd import quadratic
+from papers.adp_sgd import on_the_fly, quadratic
 
 from papers import study
+from tests.datasets import data_folder
 from tests.oracles import adp_sgd
 
 DATA = os.environ.get("PRIVADA_DATA", "")
@@ -28,6 +30,26 @@ def test_the_schedule_saves_noise_in_a_quadratic():
     # each variance has a relative error of sqrt(2 / 2000), their ratio one of 4.5 %
     assert ratio == pytest.approx(quadratic.predicted(300), rel=0.15)
     assert ratio > 1.05
+
+
+def test_the_page_on_noise_that_follows_has_the_figures_beside_it():
+    folder = Path(on_the_fly.__file__).parent
+    kept = json.loads((folder / "on_the_fly.json").read_text())
+    found = {
+        title: [study.Outcome(o["method"], o["settings"], tuple(o["figures"]), 0) for o in group]
+        for title, group in kept.items()
+    }
+    assert on_the_fly.page(found) == (folder / "on_the_fly.md").read_text()
+    assert all(len(o.figures) == len(on_the_fly.SEEDS) for group in found.values() for o in group)
+    assert {o.method for group in found.values() for o in group} == set(on_the_fly.GRIDS)
+
+
+@pytest.mark.parametrize("name", on_the_fly.GRIDS)
+def test_noise_that_follows_is_compared_at_one_epsilon(name):
+    """A short run of each method, which the trial itself holds to the budget."""
+    data_folder("mnist.npz")
+    error = on_the_fly.trial("MNIST", 150, name, on_the_fly.GRIDS[name][-1], seed=0)
+    assert 5 < error < 40
 
 
 def test_a_study_tunes_on_some_seeds_and_reports_others():
