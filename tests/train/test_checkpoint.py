@@ -263,6 +263,25 @@ def test_a_run_on_a_shared_ledger_goes_on_with_its_own_noise(tmp_path: Path) -> 
         assert ledger.epsilon() <= 1.2
 
 
+def test_a_run_that_is_planned_anew_is_not_reported_for_less_than_its_first_plan(
+    tmp_path: Path,
+) -> None:
+    """Steps that are taken again stand in the place of later ones, which have more noise."""
+    path, ledger = tmp_path / "run.pt", tmp_path / "ledger"
+    settings: dict[str, Any] = {"method": pv.methods.ADPSGD(lr=0.1), "budget": Budget(1.0, 1e-5)}
+    first = make_trainer(ledger=ledger, **settings)
+    plan = epsilon_of(first.planned(), 1e-5)
+    take(first, 1).save(path)
+    take(first, 2).statement()
+    again = make_trainer(ledger=ledger, resume=path, **settings)
+    with contextlib.suppress(BudgetExceeded):
+        again.fit()
+    statement = again.statement()
+    assert again.ledger.interrupted(statement.run)
+    assert statement.run_epsilon >= plan * (1 - 1e-9)
+    assert statement.epsilon >= statement.run_epsilon * (1 - 1e-9)
+
+
 @pytest.mark.parametrize("where", ["in memory", "in another file"])
 def test_a_resumed_run_is_never_reported_for_less_than_its_steps(
     tmp_path: Path, where: str

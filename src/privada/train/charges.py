@@ -428,9 +428,11 @@ class RunCharges:
             if self._budget is not None and self._budget.delta == self.delta:
                 return self.ledger.run_cost(self.run, {}, self._budget)
             return self.ledger.run_epsilon(self.run, self.delta)
+        if self.ledger.declared(self.run):  # of its plans, if it was planned anew, the dearest
+            return self.ledger.run_epsilon(self.run, self.delta)
         releases = self.mechanism.releases
         ahead = self.planned(done, -1) + self.scores(releases.step_of(done), releases.steps)
-        return epsilon_of(self.ledger.declared(self.run) or own + ahead, self.delta)
+        return epsilon_of(own + ahead, self.delta)
 
     def own_tally(self, purpose: str | None = None) -> Tally:
         """Return what this run has been charged, for one purpose or for all."""
