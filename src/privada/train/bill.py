@@ -63,15 +63,15 @@ def _sampling(run: Run) -> str:
 def assumptions(run: Run) -> list[str]:
     """Return what the promise of a run rests on, in words."""
     settings, unit = run.settings, run.settings.unit
+    of_units = whose(unit, run.units.rows_per_unit if run.units.grouped else None)
     listed = [
-        whose(unit, run.units.rows_per_unit if run.units.grouped else None),
+        *(run.elsewhere or [of_units]),
         _population(run),
         "The model's first parameters, the method, its settings and the number of steps were "
         "chosen without looking at these records, or by looks that this ledger lists.",
-        STRUCTURE,
     ]
-    if isinstance(run.records, private_data.DatasetRecords):
-        listed.append(one_by_one(unit))
+    if not run.elsewhere:
+        listed += _of_records(run)
     if not run.ledger.durable:
         listed.append(in_memory("the trainer"))
     if run.ledger.interrupted(run.charges.run):
@@ -86,16 +86,24 @@ def assumptions(run: Run) -> list[str]:
             "What the objective adds to the loss depends on the parameters alone, and on no "
             f"record: {settings.objective.describe()}."
         )
+    if not run.noise.secure:
+        listed.append(
+            "seeded: not a private release. Sampling and noise follow from a seed that is "
+            "known to whoever set it."
+        )
+    return listed
+
+
+def _of_records(run: Run) -> list[str]:
+    """Return what is assumed of records that this process reads."""
+    listed = [STRUCTURE]
+    if isinstance(run.records, private_data.DatasetRecords):
+        listed.append(one_by_one(run.settings.unit))
     padding = run.tried.engine.padding
     if padding is not None and not padding.invariant:
         listed.append(
             "On this machine the last bits of a record's gradient may depend on the other "
             "records of its batch, which is not in epsilon; engine='loop' removes it."
-        )
-    if not run.noise.secure:
-        listed.append(
-            "seeded: not a private release. Sampling and noise follow from a seed that is "
-            "known to whoever set it."
         )
     return listed
 

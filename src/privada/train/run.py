@@ -56,6 +56,9 @@ class Run:
     Guarantee: nothing is charged and no record reaches a release while it is put together.
     """
 
+    # what the promise assumes of units whose records are not in this process
+    elsewhere: tuple[str, ...] = ()
+
     def __init__(
         self,
         model: nn.Module,
@@ -77,18 +80,10 @@ class Run:
         refuse_mixing_layers(model)
         checked(clipping)
         self.settings, self.model = settings, not_compiled(model)
-        self.parameters = Parameters(model, ModelSide(self.model, loss, data))
+        self.parameters = Parameters(model, self._public_side(loss, data))
         self._load(data)
         mechanism = self._mechanism(parts_of, clip, clipping)
-        self.tried = dry_run(
-            self.model,
-            loss,
-            self.records,
-            self.parameters,
-            settings,
-            mechanism.clipping,
-            self.units.rows_per_unit,
-        )
+        self._try(loss, mechanism.clipping)
         chosen_on_the_way = mechanism.follows or settings.stopping is not None
         kind = ADAPTIVE if chosen_on_the_way else PLANNED
         self.ledger = open_ledger(settings.ledger, settings.budget, kind)
@@ -107,8 +102,11 @@ class Run:
         self.mechanism = self.charges.mechanism
         # how the noise follows from the releases, None if it is fixed before the first
         self.following = self.mechanism.releases.following
-        self.tried.engine.clipping = self.mechanism.clipping  # as it is calibrated
         self._make_queries()
+
+    def _public_side(self, loss: Loss, data: Any) -> ModelSide:
+        """Return what takes gradients of public examples, which must not be the private ones."""
+        return ModelSide(self.model, loss, data)
 
     def _load(self, data: Any) -> None:
         """Load the records, and find out which of them belong to one unit."""
@@ -123,6 +121,18 @@ class Run:
         )
         self.units = private_data.units_of(
             self.records.size, settings.groups, settings.rows_per_unit
+        )
+
+    def _try(self, loss: Loss, clipping: Clipping) -> None:
+        """Try the model and the loss on dummy examples, before anything is charged."""
+        self.tried = dry_run(
+            self.model,
+            loss,
+            self.records,
+            self.parameters,
+            self.settings,
+            clipping,
+            self.units.rows_per_unit,
         )
 
     def _mechanism(
@@ -163,15 +173,7 @@ class Run:
             unit=self.charged_unit,
             adaptive=self.mechanism.follows,
         )
-        executor: Executor = LocalExecutor(
-            records=self.records,
-            engine=self.tried.engine,
-            parameters=self.parameters,
-            model_rng=self.sources["model"],
-            units=self.units,
-            state=self.tried.state,
-            model=self.model,
-        )
+        executor = self._executor()
         if settings.executor is not None:
             executor = settings.executor.over(executor)
         self.gradients = GradientQuery(
@@ -189,6 +191,19 @@ class Run:
             noise=self.noise,
             rng=self.sources["sampling"],
             population=self.population,
+        )
+
+    def _executor(self) -> Executor:
+        """Return what computes clipped sums from the records."""
+        self.tried.engine.clipping = self.mechanism.clipping  # as it is calibrated
+        return LocalExecutor(
+            records=self.records,
+            engine=self.tried.engine,
+            parameters=self.parameters,
+            model_rng=self.sources["model"],
+            units=self.units,
+            state=self.tried.state,
+            model=self.model,
         )
 
     @property

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import accumulate
-from typing import Any, overload
+from typing import Any, ClassVar, overload
 
 from torch import nn
 
@@ -192,6 +192,8 @@ class Trainer:
     loop; each method cites its own paper.
     """
 
+    _kind_of_run: ClassVar[type[Run]] = Run
+
     def __init__(
         self,
         model: nn.Module,
@@ -240,7 +242,7 @@ class Trainer:
         self.model, self.method = model, method
         self._fingerprint = settings.fingerprint(method.describe())
         saved = None if resume is None else checkpoint.read(resume, self._fingerprint)
-        self._run = Run(
+        self._run = self._kind_of_run(
             model,
             loss,
             data,
