@@ -31,6 +31,7 @@ WHAT = {
     "execute": "where sums are computed",
     "selection": "the price of tuning",
     "models": "architectures by name",
+    "federated": "clients, Flower",
     "scikit_learn": "estimators",
     "report": "the page for people",
     "workflows": "what the commands do",

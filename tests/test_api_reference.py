@@ -13,6 +13,7 @@ PACKAGES = (
     "privada.accounting",
     "privada.clipping",
     "privada.execute",
+    "privada.federated",
     "privada.preconditioning",
     "privada.methods",
     "privada.mechanism",

@@ -1,0 +1,142 @@
+"""Clients: who computes updates, and how sums over them are bounded."""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from privada.clipping import Clipping
+from privada.clipping.squares import squared_sum
+from privada.core.randomness import RandomSource
+from privada.core.tensors import Parameters
+from privada.core.values import ClippedSum
+from privada.data import Indices
+from privada.preconditioning import FlatScaling
+from privada.query.executor import Draw
+
+
+@runtime_checkable
+class Clients(Protocol):
+    """A public number of places for clients, each of which computes an update when it is asked.
+
+    An update is the model's parameters minus what local training has made of them, so that it
+    points where a gradient does. It may be anything: what is not an update of the right form is
+    left out, and the others are bounded.
+    """
+
+    @property
+    def size(self) -> int:
+        """The public number of clients, which sets the sampling rate."""
+
+    def updates(self, places: Sequence[int] | None, parameters: Parameters) -> Iterator[Tensor]:
+        """Yield at most one update for each place that was asked, all of them for None.
+
+        A client that is missing, late or broken is left out. What it sends can neither raise nor
+        change what another one sends. Private: never shown.
+        """
+
+
+class InProcess:
+    """Clients that are functions in this process: for tests and studies of methods.
+
+    Args:
+        train: takes the number of a client and the parameters as one vector, and returns its own
+            after local training.
+        size: how many clients there are.
+
+    Guarantee: none of its own; `FederatedTrainer` bounds what comes of it. A client whose function
+    raises is left out.
+
+    Example:
+        >>> import privada as pv
+        >>> clients = pv.federated.InProcess(lambda client, start: start - 0.1, size=100)
+        >>> clients.size
+        100
+    """
+
+    def __init__(self, train: Callable[[int, Tensor], Tensor], size: int) -> None:
+        self._train, self.size = train, size
+
+    def updates(self, places: Sequence[int] | None, parameters: Parameters) -> Iterator[Tensor]:
+        """Yield the updates of some clients, in the order of their numbers."""
+        start = parameters.read()
+        for place in range(self.size) if places is None else places:
+            try:
+                update = checked(start - self._train(place, start.clone()), parameters)
+            except Exception:
+                continue
+            if update is not None:
+                yield update
+
+
+def checked(update: Tensor, parameters: Parameters) -> Tensor | None:
+    """Return an update in the type of the parameters, None if it has another form or length."""
+    if not update.is_floating_point() or update.layout != torch.strided:
+        return None
+    if update.shape != (parameters.size,):
+        return None
+    return update.detach().to(parameters.first)
+
+
+@dataclass(frozen=True)
+class ClientUnits:
+    """Each place is a unit: one client with all its records.
+
+    Example:
+        >>> from privada.federated.clients import ClientUnits
+        >>> ClientUnits(1000).grouped
+        True
+    """
+
+    size: int
+    rows_per_unit: int = 1
+    grouped: bool = True
+
+    @property
+    def row_count(self) -> int:
+        """As many as there are clients: each sends one update."""
+        return self.size
+
+    def rows(self, units: Indices, rng: RandomSource) -> tuple[Indices, NDArray[np.int64] | None]:
+        """Return the clients themselves."""
+        return units, None
+
+
+class FederatedExecutor:
+    """Computes clipped sums over the updates of clients.
+
+    Guarantee: a client's update is scaled and bounded here, by the clip norm, whatever the client
+    has sent; one that is not finite counts as zero. All count alike, however many records they
+    have. So adding or removing a client moves the sum by no more than its sensitivity.
+
+    Edge cases: if nobody was drawn, or nobody answers, the sum is zero.
+
+    Reference: McMahan et al. (2018), Learning Differentially Private Recurrent Language Models,
+    arXiv 1710.06963, Algorithm 1.
+    """
+
+    def __init__(self, clients: Clients, parameters: Parameters, clipping: Clipping) -> None:
+        self._clients, self._parameters, self._clipping = clients, parameters, clipping
+
+    def clipped_sum(self, drawn: Draw, scaling: FlatScaling, clip: float) -> ClippedSum:
+        """Return the sum of the scaled updates of a draw, each bounded by the clip norm."""
+        total = self._parameters.zeros()
+        clipping = self._clipping.on(self._parameters.layout)
+        statistics = clipping.no_statistics(total.device)
+        rows = self._rows(drawn.rows.tolist())
+        clipping.add_rows(total, statistics, rows, None, scaling, clip)
+        return clipping.clipped(total, statistics, clip)
+
+    def squared_sum(self, bound: float, rng: RandomSource) -> ClippedSum:
+        """Return sum_i min(g_ij^2, bound) over the updates of all clients."""
+        return squared_sum(self._parameters, self._rows(None), bound)
+
+    def recheck(self) -> None:
+        """Do nothing: the model runs elsewhere."""
+
+    def _rows(self, places: list[int] | None) -> Iterator[Tensor]:
+        return (each[None] for each in self._clients.updates(places, self._parameters))
