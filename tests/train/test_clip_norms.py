@@ -46,7 +46,7 @@ def trainer(clipping, *, clip=0.5, steps=60, data=None, method=None, **given):
 def test_the_clip_norm_comes_to_the_quantile_of_gradient_norms(quantile, expected):
     made = trainer(pv.clipping.adaptive(quantile=quantile), steps=150).fit()
     # the count has noise of a twentieth of the batch, which moves the norm by about a hundredth
-    assert made._state.clip["clip"] == pytest.approx(expected, rel=0.15)
+    assert made.clip_norm == pytest.approx(expected, rel=0.15)
 
 
 def test_it_costs_what_a_constant_clip_norm_costs_and_the_noise_follows(monkeypatch):
@@ -116,7 +116,7 @@ def test_norms_of_whole_persons_are_counted(sampling):
     made = trainer(
         pv.clipping.adaptive(), steps=120, data=(rows, targets), groups=groups, sampling=sampling
     ).fit()
-    assert made._state.clip["clip"] == pytest.approx(2.0, rel=0.15)
+    assert made.clip_norm == pytest.approx(2.0, rel=0.15)
     assert "all their rows" in str(made.statement())
 
 

@@ -298,6 +298,11 @@ class Trainer:
         return self._run.mechanism.noise_multiplier
 
     @property
+    def clip_norm(self) -> float:
+        """The clip norm of the next release; where it adapts, it follows from the releases."""
+        return self._run.mechanism.clipping.norm(self._state.clip)
+
+    @property
     def gradients(self) -> GradientQuery:
         """The gradient query, for experts; every release is charged."""
         return self._run.gradients
