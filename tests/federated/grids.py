@@ -2,6 +2,8 @@
 
 import os
 from collections.abc import Callable, Iterable
+from copy import deepcopy
+from types import SimpleNamespace
 
 import pytest
 from flwr.app import Context, Message, RecordDict
@@ -19,7 +21,7 @@ class InProcessGrid(Grid):
         self.app, self.nodes, self.tamper = app, [100 + k for k in range(nodes)], tamper
         self.asked: list[list[int]] = []
 
-    run = property(lambda self: None)
+    run = property(lambda self: SimpleNamespace(run_id=1))
 
     def set_run(self, run: object) -> None:
         raise NotImplementedError
@@ -43,11 +45,15 @@ class InProcessGrid(Grid):
         self.asked.append([each.metadata.dst_node_id for each in sent])
         return self.tamper([self._answer(each) for each in sent])
 
+    def context(self, node: int) -> Context:
+        """Return what a node knows of itself."""
+        return Context(1, node, {"partition-id": node - 100}, RecordDict(), {})
+
     def _answer(self, message: Message) -> Message:
         node = message.metadata.dst_node_id
+        message = Message(deepcopy(message.content), metadata=message.metadata)  # as over a wire
         message.metadata.__dict__["_message_id"] = os.urandom(8).hex()
-        context = Context(1, node, {"partition-id": node - 100}, RecordDict(), {})
-        reply = self.app(message, context)
+        reply = self.app(message, self.context(node))
         reply.metadata.__dict__["_src_node_id"] = node
         return reply
 
