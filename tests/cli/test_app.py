@@ -106,7 +106,7 @@ def test_the_version_is_printed(command):
     assert command("--version") == (0, f"privada {pv.__version__}\n", "")
 
 
-COMMANDS = ("demo", "plan", "schema", "train", "tune", "report", "ledger", "papers")
+COMMANDS = ("demo", "plan", "schema", "train", "tune", "report", "ledger", "papers", "federated")
 
 
 @pytest.mark.parametrize("name", ["", *COMMANDS])

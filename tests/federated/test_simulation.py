@@ -1,68 +1,33 @@
-"""The strategy in Flower's simulation engine, on Ray."""
+"""The app that `privada federated new` writes, in Flower's simulation engine, on Ray."""
 
-import os
-import subprocess
-import sys
+import re
 
 import pytest
 
+import privada as pv
+
 pytest.importorskip("flwr", reason="Flower is not installed: the simulation is not tested")
 
-APP = """
-import torch
-import privada as pv
-from flwr.app import ArrayRecord, Message, MetricRecord, RecordDict
-from flwr.clientapp import ClientApp
-from flwr.serverapp import ServerApp
-from flwr.simulation import run_simulation
-
-client, server = ClientApp(mods=[pv.federated.update_only]), ServerApp()
-
-
-@client.train()
-def train(message, context):
-    model = torch.nn.Linear(3, 1)
-    model.load_state_dict(message.content["arrays"].to_torch_state_dict())
-    inputs = torch.randn(20, 3)
-    local = pv.federated.LocalSGD(lr=0.1)
-    local.train_(model, torch.nn.MSELoss(), (inputs, inputs[:, :1]))
-    kept = {"arrays": ArrayRecord(model.state_dict()), "metrics": MetricRecord({"num-examples": 9})}
-    return Message(RecordDict(kept), reply_to=message)
-
-
-@server.main()
-def main(grid, context):
-    strategy = pv.federated.PrivateStrategy(
-        torch.nn.Linear(3, 1), clients=60, method=pv.methods.DPSGD(lr=1.0, clip=0.5),
-        batch_size=20, rounds=8, budget=pv.Budget(20.0, 1e-3), ledger="clients.ledger", seed=1,
-    )
-    strategy.start(grid)
-    print("weights", *strategy.trainer.model.weight.flatten().tolist())
-
-
-run_simulation(server, client, num_supernodes=60)
-"""
+from tests.federated.links import flower, listening, make_app, wait_for
 
 
 @pytest.mark.slow
-def test_the_simulation_trains_and_charges(tmp_path):
-    import privada as pv
-
-    (tmp_path / "app.py").write_text(APP)
-    quiet = {"FLWR_TELEMETRY_ENABLED": "0", "RAY_USAGE_STATS_ENABLED": "0", "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(
-        [sys.executable, "app.py"],
-        cwd=tmp_path,
-        env={**os.environ, **quiet},
-        capture_output=True,
-        text=True,
-        timeout=400,
-    )
-    assert done.returncode == 0, done.stderr[-2000:]
-    (line,) = [each for each in done.stdout.splitlines() if each.startswith("weights")]
-    first, *others = map(float, line.split()[1:])
-    assert first > 0.5
-    assert max(map(abs, others)) < 0.4
-    with pv.Ledger(tmp_path / "clients.ledger") as ledger:
-        assert sum(ledger.totals().values()) == 8
-        assert ledger.epsilon() <= 20.0
+def test_the_new_app_learns_and_charges(tmp_path):
+    app = make_app(tmp_path / "digits", rounds=10, clients_per_round=60, clients=120)
+    with flower(tmp_path) as link:
+        link.connect("insecure = true")
+        link.start("link", "flower-superlink", "--insecure", "--simulation",
+                   "--disable-runtime-dependency-installation", "--port", link.port)  # fmt: skip
+        wait_for(lambda: listening(link.port), lambda: link.log("link"))
+        command = ("flwr", "run", app, "link", "--stream", "--federation-config")
+        said = link.call(*command, "num-supernodes=120")
+        again = link.call(*command, "num-supernodes=120")
+    (accuracy,) = re.findall(r"Accuracy on public records: ([\d.]+)", said)
+    assert float(accuracy) > 0.7
+    assert (app / "output" / "statement.txt").read_text().strip() in said
+    with pv.Ledger(app / "clients.ledger") as ledger:
+        assert sum(ledger.totals().values()) == 10
+        assert ledger.epsilon() <= 8.0
+    assert "ROUND" in said
+    assert "ROUND" not in again  # a run that has ended is not paid for again
+    assert f"Accuracy on public records: {accuracy}" in again

@@ -7,6 +7,7 @@ import typer
 
 from privada import __version__
 from privada.cli.demo import demo
+from privada.cli.federated import federated
 from privada.cli.ledger import ledger
 from privada.cli.papers import papers
 from privada.cli.plan import plan
@@ -52,6 +53,7 @@ def _options(
 
 for command in (demo, plan, schema, train, tune, report, ledger, papers):
     app.command()(command)
+app.add_typer(federated, name="federated")
 
 
 def main() -> None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from privada.workflows.demonstration import DemoResult, DemoRun, demo
+    from privada.workflows.federated import new_federated_app
     from privada.workflows.ledger import ledger_contents, new_ledger
     from privada.workflows.options import TrainOptions, TuneOptions, read_options
     from privada.workflows.papers import Paper, find_papers
@@ -30,6 +31,7 @@ __all__ = [
     "draft_schema",
     "find_papers",
     "ledger_contents",
+    "new_federated_app",
     "new_ledger",
     "parse_space",
     "plan_budget",
@@ -52,6 +54,7 @@ _HOMES = {
     "draft_schema": "schema",
     "find_papers": "papers",
     "ledger_contents": "ledger",
+    "new_federated_app": "federated",
     "new_ledger": "ledger",
     "parse_space": "tune",
     "plan_budget": "plan",
