@@ -15,7 +15,11 @@ from privada.core.randomness import SecureSource, SeededSource
 from privada.core.values import ClippedSum, Release
 from tests.examples.two_servers import TwoServers
 
-NOISES = {"independent": pv.noise.Independent(), "two servers": TwoServers()}
+NOISES = {
+    "independent": pv.noise.Independent(),
+    "two servers": TwoServers(),
+    "banded": pv.noise.Banded(1),
+}
 SIGMA, SENSITIVITY = 1.7, 0.3
 EVENT = events.poisson(0.1, SIGMA)
 

@@ -10,6 +10,8 @@ from privada.accounting import events
 from privada.core.errors import ArgumentError
 from privada.core.randomness import SecureSource, SeededSource
 from privada.participation import (
+    CyclicPoisson,
+    CyclicPoissonSampler,
     Everyone,
     FixedSize,
     FixedSizeSampler,
@@ -35,6 +37,9 @@ SAMPLERS = [
     FullBatchSampler(1),
     CoinFlipSampler(100),
     CoinFlipSampler(13),
+    CyclicPoissonSampler(100, 0.4, 4),
+    CyclicPoissonSampler(100, 1.0, 3),
+    CyclicPoissonSampler(1, 0.5, 2),
 ]
 
 
@@ -186,7 +191,7 @@ def test_bad_sizes_and_rates_are_refused(make, name):
         make()
 
 
-WAYS = [Poisson(), FixedSize(), Everyone(), CoinFlips()]
+WAYS = [Poisson(), FixedSize(), Everyone(), CoinFlips(), CyclicPoisson(3)]
 
 
 @pytest.mark.parametrize("way", WAYS, ids=repr)

@@ -320,3 +320,55 @@ def test_other_numbers_of_rounds_and_parts_of_it_are_refused():
     with pytest.raises(ArgumentError, match="start"):
         made.aggregate_train(1, [])
     assert grid.asked == []
+
+
+def in_turns(parts=2, **settings):
+    return strategy(
+        sampling=pv.participation.CyclicPoisson(parts),
+        noise=pv.noise.Banded(parts),
+        batch_size=NODES / parts,
+        rounds=8,
+        **settings,
+    )
+
+
+def rounds_of(made, grid):
+    """Run it, and return the rounds in which each node was asked."""
+    found, ask = {}, grid.send_and_receive
+
+    def asked(messages, **given):
+        messages = list(messages)
+        for each in messages:
+            found.setdefault(each.metadata.dst_node_id, []).append(made.trainer.steps_done)
+        return ask(messages, **given)
+
+    grid.send_and_receive = asked
+    made.start(grid)
+    return found
+
+
+def test_nodes_that_take_turns_come_in_every_so_many_rounds():
+    made = in_turns()
+    found = rounds_of(made, InProcessGrid(app(), NODES))
+    assert len(found) == NODES
+    assert all(set(np.diff(each)) == {2} for each in found.values())
+    assert sum(made.trainer.ledger.totals().values()) == 4
+    assert "A client has one place" in str(made.statement())
+
+
+def test_nodes_that_come_and_go_keep_their_turns():
+    class Changing(InProcessGrid):
+        def get_node_ids(self):
+            everybody = list(super().get_node_ids())
+            return everybody[len(self.asked) % 4 :]  # the first ones leave, and come back
+
+    found = rounds_of(in_turns(parts=4), Changing(app(), NODES))
+    assert {gap % 4 for each in found.values() for gap in np.diff(each)} == {0}
+
+
+def test_a_node_that_finds_no_place_left_is_not_asked():
+    class Growing(InProcessGrid):
+        def get_node_ids(self):
+            return list(super().get_node_ids())[-NODES - len(self.asked) :]
+
+    assert len(rounds_of(in_turns(), Growing(app(), NODES + 9))) == NODES

@@ -125,8 +125,8 @@ class Planned(GradientQuery):
 
     plan: Plan | None = None
 
-    def pay(self, event: DpEvent, ahead: Any = None) -> Receipt:
-        return super().pay(event, self.plan)
+    def pay(self, event: DpEvent, ahead: Any = None, number: int = 0) -> Receipt:
+        return super().pay(event, self.plan, number)
 
 
 def make_query(

@@ -94,6 +94,22 @@ class Reservation:
                 self._using = False
         return issue_receipt(event, self.run, self.purpose, count)
 
+    def use_in_turns(self, event: DpEvent, turns: int) -> tuple[Receipt, ...]:
+        """Return one receipt for each of several releases over parts that share no unit.
+
+        One charge pays for all of them: a unit is in one part, and so in one of the releases.
+
+        Raises:
+            LedgerError: it does not pay for one more, or was returned; nothing was used.
+        """
+        if type(turns) is not int or turns < 1:
+            turns = integer("turns", turns)
+        receipt = self.use(event)
+        if turns == 1:
+            return (receipt,)
+        others = (issue_receipt(event, self.run, self.purpose) for _ in range(turns - 1))
+        return receipt, *others
+
     def _take(self, event: DpEvent, count: int) -> None:
         held = self._unused
         if held is None:

@@ -25,7 +25,8 @@ class Clients(Protocol):
 
     An update is the model's parameters minus what local training has made of them, so that it
     points where a gradient does. It may be anything: what is not an update of the right form is
-    left out, and the others are bounded.
+    left out, and the others are bounded. Where places take turns, a place stands for one client as
+    long as the process lives.
     """
 
     @property
@@ -38,6 +39,14 @@ class Clients(Protocol):
         A client that is missing, late or broken is left out. What it sends can neither raise nor
         change what another one sends. Private: never shown.
         """
+
+
+@runtime_checkable
+class KeepsPlaces(Protocol):
+    """Clients that may have another place in each round, unless they are told to keep theirs."""
+
+    def keep_places(self) -> None:
+        """From now on, let each client have one place, and each place one client."""
 
 
 class InProcess:

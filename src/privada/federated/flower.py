@@ -36,7 +36,8 @@ class FlowerClients:
     that were asked in this very round. Reading a reply never raises.
 
     Edge cases: places beyond the nodes that are connected stay empty. Nodes beyond `size` are not
-    asked.
+    asked. Where places take turns, a node has its place from the first time that it is seen, and
+    those that come when all places are given away are not asked.
     """
 
     def __init__(self, model: nn.Module, size: int, arrays: str, config: str) -> None:
@@ -45,6 +46,22 @@ class FlowerClients:
         self.grid: Grid | None = None
         self.settings: dict[str, Any] = {}
         self.timeout, self._rounds = 3600.0, 0
+        self._kept: dict[int, int] | None = None  # the place of each node, where it is kept
+
+    def keep_places(self) -> None:
+        """Let a node have one place for as long as this process lives."""
+        if self._kept is None:
+            self._kept = {}
+
+    def _nodes(self, connected: list[int]) -> dict[int, int]:
+        """Return the node at each place, of those that are connected."""
+        if self._kept is None:
+            # each place is drawn by its own coin, so that it does not matter which node has which
+            return dict(enumerate(connected[: self.size]))
+        for node in connected:
+            if node not in self._kept and len(self._kept) < self.size:
+                self._kept[node] = len(self._kept)
+        return {self._kept[node]: node for node in connected if node in self._kept}
 
     def updates(self, places: Sequence[int] | None, parameters: Parameters) -> Iterator[Tensor]:
         """Ask the drawn nodes, and yield what they made of the model, by the number of the node."""
@@ -52,9 +69,8 @@ class FlowerClients:
             raise ArgumentError(
                 "Expected a grid to ask clients through. Call strategy.start(grid)."
             )
-        # each place is drawn by its own coin, so that it does not matter which node has which
-        nodes = sorted(self.grid.get_node_ids())[: self.size]
-        asked = nodes if places is None else [nodes[k] for k in places if k < len(nodes)]
+        nodes = self._nodes(sorted(self.grid.get_node_ids()))
+        asked = [nodes[k] for k in (range(self.size) if places is None else places) if k in nodes]
         if not asked:
             return
         start, token = parameters.read(), os.urandom(16).hex()

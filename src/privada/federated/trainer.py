@@ -10,9 +10,10 @@ from privada.clipping import Clipping
 from privada.clipping.losses import Loss
 from privada.core.errors import ArgumentError
 from privada.core.validation import integer, shown
-from privada.federated.clients import Clients, ClientUnits, FederatedExecutor
+from privada.federated.clients import Clients, ClientUnits, FederatedExecutor, KeepsPlaces
+from privada.mechanism import Noise
 from privada.methods import Method
-from privada.participation import Everyone, Participation, Poisson
+from privada.participation import CyclicPoisson, Everyone, Participation, Poisson
 from privada.query.executor import Executor
 from privada.train.public_training import ModelSide
 from privada.train.run import Run
@@ -29,12 +30,19 @@ def _no_loss(output: Any, target: Any) -> Tensor:
 class FederatedRun(Run):
     """A run whose records are with its clients: what is drawn are clients, which send updates."""
 
-    elsewhere = (
-        "Each client is one person or organisation with all their records; nobody is two clients.",
-        "Who is drawn, who answers and what they send is seen by the operator of the server alone, "
-        "who is trusted with it, and so are the server's logs; what is published is the sequence "
-        "of models.",
-    )
+    @property
+    def elsewhere(self) -> tuple[str, ...]:
+        """What the promise assumes of clients and of the server."""
+        listed = (
+            "Each client is one person or organisation with all their records; nobody is two "
+            "clients.",
+            "Who is drawn, who answers and what they send is seen by the operator of the server "
+            "alone, who is trusted with it, and so are the server's logs; what is published is the "
+            "sequence of models.",
+        )
+        if self.mechanism.turns == 1:
+            return listed
+        return *listed, "A client has one place for as long as the server runs: clients take turns."
 
     def _public_side(self, loss: Loss, data: Any) -> ModelSide:
         return ModelSide(self.model, loss)
@@ -47,6 +55,8 @@ class FederatedRun(Run):
         """Do nothing: the model and the loss run elsewhere."""
 
     def _executor(self) -> Executor:
+        if self.mechanism.turns > 1 and isinstance(self.clients, KeepsPlaces):
+            self.clients.keep_places()
         return FederatedExecutor(self.clients, self.parameters, self.mechanism.clipping)
 
 
@@ -67,7 +77,9 @@ class FederatedTrainer(Trainer):
         rounds: how many steps of the method to take; one of ADADP asks clients twice.
         budget, noise_multiplier, delta, ledger, seed, run, resume, weight_decay, public_term:
             as for `pv.Trainer`.
-        sampling: "poisson" or "everyone". A fixed number of clients is refused.
+        sampling: "poisson", "everyone" or `pv.participation.CyclicPoisson(parts)`. A fixed number
+            of clients is refused.
+        noise: how the noise of one round depends on that of others, such as `pv.noise.Banded`.
         unit: what one client stands for, in the statement's words.
         loss: for methods that take gradients of public examples at the server.
 
@@ -109,6 +121,7 @@ class FederatedTrainer(Trainer):
         noise_multiplier: float | None = None,
         delta: float | None = None,
         sampling: str | Participation = "poisson",
+        noise: Noise | None = None,
         ledger: Ledger | str | os.PathLike[str] | None = None,
         seed: int | None = None,
         unit: str = "client",
@@ -130,6 +143,7 @@ class FederatedTrainer(Trainer):
             noise_multiplier=noise_multiplier,
             delta=delta,
             sampling=sampling,
+            noise=noise,
             ledger=ledger,
             seed=seed,
             unit=unit,
@@ -160,8 +174,10 @@ def _check(clients: Any, sampling: Any) -> None:
             "pv.federated.InProcess(train, size)."
         )
     integer("clients.size", clients.size)
-    if sampling not in ("poisson", "everyone") and not isinstance(sampling, (Poisson, Everyone)):
+    drawn = (Poisson, Everyone, CyclicPoisson)
+    if sampling not in ("poisson", "everyone") and not isinstance(sampling, drawn):
         raise ArgumentError(
-            f"Expected sampling to be 'poisson' or 'everyone', got sampling={shown(sampling)}. "
+            "Expected sampling to be 'poisson', 'everyone' or "
+            f"pv.participation.CyclicPoisson(parts), got sampling={shown(sampling)}. "
             "Clients come and go, so that no fixed number of them can be drawn as it is accounted."
         )

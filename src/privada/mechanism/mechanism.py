@@ -12,11 +12,12 @@ from privada.accounting.calibration import least_noise
 from privada.accounting.events import Tally
 from privada.clipping import Clipping
 from privada.clipping.clips import THRESHOLD, checked
+from privada.core.errors import ArgumentError
 from privada.core.tensors import Parameters
 from privada.core.validation import positive
 from privada.mechanism.releases import Releases
 from privada.noise import FollowingSchedule, Independent, Noise, Outlook, Schedule
-from privada.participation import Participation, Sampler
+from privada.participation import Participation, Sampler, steps_of_a_charge
 from privada.preconditioning import Preconditioner
 
 # How many events of single releases are kept.
@@ -99,6 +100,13 @@ class Mechanism:
         checked(self.clipping).expected_terms(
             self.batch_size
         )  # which checks the size of micro-batches
+        self.event(self.noise_multiplier)  # which checks that noise and sampling go together
+        if self.follows and self.turns > 1:
+            raise ArgumentError(
+                f"Expected noise that is fixed beforehand with {self.sampler.describe()}, got "
+                "noise that follows the releases: one charge pays for a turn of all parts, before "
+                "their releases are made. Use Poisson sampling."
+            )
 
     @classmethod
     def of(
@@ -125,7 +133,8 @@ class Mechanism:
         preliminary = parts.preconditioner.preliminary(parameters)
         outlook = Outlook(parameters.size, clip / batch_size, clip)
         queries = parts.controller.queries
-        releases = Releases(steps, parts.schedule, queries, preliminary, outlook)
+        turns = steps_of_a_charge(sampler)
+        releases = Releases(steps, parts.schedule, queries, preliminary, outlook, turns)
         kind = Independent() if noise is None else noise
         return cls(sampler, releases, batch_size, clip, clipping, kind, unit=unit)
 
@@ -133,6 +142,11 @@ class Mechanism:
     def follows(self) -> bool:
         """Whether the noise follows the releases, so that what is charged is not known before."""
         return self.releases.following is not None
+
+    @property
+    def turns(self) -> int:
+        """How many releases in a row one charge pays for: units take part in one of them."""
+        return steps_of_a_charge(self.sampler)
 
     @property
     def sensitivity(self) -> float:
@@ -158,12 +172,15 @@ class Mechanism:
         """Return the noise multiplier of a step, counted from 0."""
         return self.noise_multiplier * self.releases.factor(step)
 
-    def event_of(self, step: int) -> DpEvent:
-        """Return what one release of a step is charged as."""
-        return self.event(self.multiplier(step))
+    def event_from(self, release: int) -> DpEvent:
+        """Return what the charge that pays for releases from one on is."""
+        return self.event(self.noise_multiplier * self.releases.paid_factor(release))
 
     def charges(self, start: int = 0, end: int | None = None) -> Tally:
-        """Return the events of releases `start` to `end`, the last one not included."""
+        """Return the events of releases `start` to `end`, the last one not included.
+
+        Where units take part in turns, a turn begins with `start`.
+        """
         last = self.releases.total if end is None else min(end, self.releases.total)
         return self.releases.charges(self.event, self.noise_multiplier, start, last)
 

@@ -17,6 +17,7 @@ from privada.core.validation import positive
 from privada.core.values import State
 from privada.noise import FollowingSchedule, Outlook, Schedule
 from privada.noise.following import POINTS_PER_DOUBLING, on_lattice
+from privada.participation import charges_for
 
 # The levels of noise that are tried where it follows the releases.
 LEVELS_PER_DOUBLING = POINTS_PER_DOUBLING
@@ -31,6 +32,8 @@ class Releases:
         queries: how many releases a step takes.
         preliminary: noise multipliers of releases over all records before the first step.
         outlook: what is known of releases whose noise follows others, at a multiplier of 1.
+        turns: how many releases in a row one charge pays for, over parts of the data that share no
+            unit. They have the same noise: the least that the schedule has for one of them.
 
     Guarantee: with a fixed schedule, all charges are known before the first release. With one that
     follows the releases, `charges` is a forecast.
@@ -50,6 +53,7 @@ class Releases:
         queries: Callable[[int], int],
         preliminary: tuple[float, ...] = (),
         outlook: Outlook | None = None,
+        turns: int = 1,
     ) -> None:
         self.following = None if isinstance(schedule, Schedule) else schedule
         self._outlook = outlook or Outlook(coordinates=1, std=0.0, bound=1.0)
@@ -60,6 +64,7 @@ class Releases:
                 f"steps, got {len(factors)}."
             )
         self.steps, self._factors, self._preliminary = steps, factors, preliminary
+        self._turns = turns
         counts = (queries(step) for step in range(steps))
         self._starts = list(accumulate(counts, initial=len(preliminary)))
 
@@ -80,6 +85,13 @@ class Releases:
         """Return the relative noise of a step."""
         return self._factors[step] if self._factors else 1.0
 
+    def paid_factor(self, release: int) -> float:
+        """Return the relative noise of the releases that one charge pays for, from one on."""
+        if not self._factors:
+            return 1.0
+        last = min(release + self._turns, self.total) - 1
+        return min(self._factors[self.step_of(release) : self.step_of(max(release, last)) + 1])
+
     def charges(
         self, event: Callable[[float], DpEvent], noise_multiplier: float, start: int, end: int
     ) -> Tally:
@@ -95,7 +107,11 @@ class Releases:
             return found + ahead
         if not self._factors:
             if end > start:
-                found[event(noise_multiplier)] += end - start
+                found[event(noise_multiplier)] += charges_for(end - start, self._turns)
+            return found
+        if self._turns > 1:
+            for first in range(start, end, self._turns):
+                found[event(noise_multiplier * self.paid_factor(first))] += 1
             return found
         step = self.step_of(start)
         while start < end:

@@ -1,5 +1,6 @@
 """Gaussian noise that nobody can predict, and how it changes from step to step."""
 
+from privada.noise.banded import Banded, Correlated
 from privada.noise.following import (
     FollowingSchedule,
     FollowMoment,
@@ -15,6 +16,8 @@ from privada.noise.independent import Independent, Noise, NoiseStream
 from privada.noise.schedules import Schedule, constant
 
 __all__ = [
+    "Banded",
+    "Correlated",
     "FollowMoment",
     "FollowNorm",
     "FollowingSchedule",

@@ -5,7 +5,7 @@ docs/noise.md explains the construction and what it protects against.
 
 import math
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -96,7 +96,44 @@ def add_noise_(value: Tensor, std: float, rng: RandomSource) -> None:
     Long vectors are worked on in as many threads as torch uses, up to eight, if the bits are
     secure; seeded ones come in an order that threads would not keep.
     """
-    spacing = 2.0 ** (math.floor(math.log2(std)) - _LATTICE_BITS)
+    spacing = lattice_spacing(std)
+
+    def add(part: Tensor, noise: Iterator[tuple[slice, _FloatArray]]) -> None:
+        (_add_here if part.device.type == "cpu" else _add_there)(part, noise, spacing)
+
+    _with_normals(value, std / spacing, rng, add)
+
+
+def lattice_spacing(std: float) -> float:
+    """Return the spacing of the lattice that releases with noise of a standard deviation lie on."""
+    return float(2.0 ** (math.floor(math.log2(std)) - _LATTICE_BITS))
+
+
+def fill_normals_(vector: Tensor, std: float, rng: RandomSource) -> None:
+    """Fill a float32 vector in this machine's memory with independent normals."""
+
+    def fill(part: Tensor, noise: Iterator[tuple[slice, _FloatArray]]) -> None:
+        numbers = part.numpy()
+        for place, some in noise:
+            numbers[place] = some
+
+    _with_normals(vector, std, rng, fill)
+
+
+def add_given_noise_(value: Tensor, noise: Tensor, spacing: float) -> None:
+    """Add noise that was made before, and round the result to the lattice."""
+    value.mul_(1 / spacing)
+    value += noise.to(value.device, value.dtype).mul_(1 / spacing)
+    value.round_().mul_(spacing)
+
+
+def _with_normals(
+    value: Tensor,
+    std: float,
+    rng: RandomSource,
+    act: Callable[[Tensor, Iterator[tuple[slice, _FloatArray]]], None],
+) -> None:
+    """Let `act` have each part of a vector and the normals for it, in several threads."""
     width = 2 * _PAIRS
     threads = min(torch.get_num_threads(), _THREADS) if rng.secure else 1
     workers = max(1, min(threads, value.numel() // width))
@@ -108,8 +145,7 @@ def add_noise_(value: Tensor, std: float, rng: RandomSource) -> None:
         with np.errstate(all="ignore"):  # whatever was set: an exception would tell of the value
             for start in range(worker * width, value.numel(), workers * width):
                 part = value[start : start + width]
-                noise = normals[worker].halves(rng, part.numel(), std / spacing)
-                (_add_here if part.device.type == "cpu" else _add_there)(part, noise, spacing)
+                act(part, normals[worker].halves(rng, part.numel(), std))
 
     if workers == 1:
         work(0)
@@ -186,21 +222,36 @@ class GaussianNoise:
 
         The receipt is spent. Its event says the multiplier.
         """
-        check_receipt(receipt)
-        multiplier, sensitivity = events.multiplier(receipt.event), clipped.sensitivity
-        if not (multiplier > 0 and sensitivity > 0):
-            positive("noise_multiplier", multiplier)
-            positive("sensitivity", sensitivity)
-        std = multiplier * sensitivity
-        if not _LEAST_STD <= std <= 1 / _LEAST_STD:
-            raise ArgumentError(
-                f"Expected noise with a standard deviation between {_LEAST_STD:g} and "
-                f"{1 / _LEAST_STD:g}, which float32 has room for, got {std:g} = noise_multiplier x "
-                "sensitivity. Choose another clip norm, and scale the loss if gradients are so."
-            )
+        std = paid_std(clipped, receipt)
         receipt.spend()
         add_noise_(clipped.value, std, self.rng)
-        value, statistics = clipped.value, None
-        if clipped.extra:
-            value, statistics = value[: -clipped.extra], value[-clipped.extra :]
-        return Release(value, std, batch_size, receipt, statistics=statistics)
+        return made_release(clipped, std, receipt, batch_size)
+
+
+def paid_std(clipped: ClippedSum, receipt: Receipt) -> float:
+    """Return the standard deviation that was paid for: multiplier x sensitivity.
+
+    Raises:
+        ArgumentError: it is no receipt, or there is no such noise.
+    """
+    check_receipt(receipt)
+    multiplier, sensitivity = events.multiplier(receipt.event), clipped.sensitivity
+    if not (multiplier > 0 and sensitivity > 0):
+        positive("noise_multiplier", multiplier)
+        positive("sensitivity", sensitivity)
+    std = multiplier * sensitivity
+    if not _LEAST_STD <= std <= 1 / _LEAST_STD:
+        raise ArgumentError(
+            f"Expected noise with a standard deviation between {_LEAST_STD:g} and "
+            f"{1 / _LEAST_STD:g}, which float32 has room for, got {std:g} = noise_multiplier x "
+            "sensitivity. Choose another clip norm, and scale the loss if gradients are so."
+        )
+    return std
+
+
+def made_release(clipped: ClippedSum, std: float, receipt: Receipt, batch_size: float) -> Release:
+    """Return what noise was added to as a release; extra coordinates are taken apart."""
+    value, statistics = clipped.value, None
+    if clipped.extra:
+        value, statistics = value[: -clipped.extra], value[-clipped.extra :]
+    return Release(value, std, batch_size, receipt, statistics=statistics)

@@ -8,6 +8,13 @@ from typing import Any
 
 from privada.core.errors import ArgumentError
 from privada.core.validation import one_of, shown
+from privada.participation.cyclic import (
+    Cyclic,
+    CyclicPoisson,
+    CyclicPoissonSampler,
+    charges_for,
+    steps_of_a_charge,
+)
 from privada.participation.everyone import Everyone, FullBatchSampler
 from privada.participation.fixed_size import FixedSize, FixedSizeSampler
 from privada.participation.participation import Participation, Sampler
@@ -38,6 +45,9 @@ def participation(sampling: Any) -> Participation:
 
 
 __all__ = [
+    "Cyclic",
+    "CyclicPoisson",
+    "CyclicPoissonSampler",
     "Everyone",
     "FixedSize",
     "FixedSizeSampler",
@@ -46,5 +56,7 @@ __all__ = [
     "Poisson",
     "PoissonSampler",
     "Sampler",
+    "charges_for",
     "participation",
+    "steps_of_a_charge",
 ]

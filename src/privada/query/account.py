@@ -122,16 +122,30 @@ class Account:
             BudgetExceeded: nothing was charged.
             LedgerError: nothing was charged, or the file cannot be written.
         """
+        if not beside:
+            return self.pay_in_turns(event, 1, ahead)[0]
         with self._held():
-            if beside:
-                reservation = self.charge(Counter([event, *beside]))
-                for each in beside:
-                    reservation.use(each)
-                return reservation.use(event)
+            reservation = self.charge(Counter([event, *beside]))
+            for each in beside:
+                reservation.use(each)
+            return reservation.use(event)
+
+    def pay_in_turns(
+        self, event: DpEvent, turns: int, ahead: Ahead | None = None
+    ) -> tuple[Receipt, ...]:
+        """Return a receipt for each of `turns` releases, of which every unit is in one at most.
+
+        They are charged as one. `ahead` is as for `pay`.
+
+        Raises:
+            BudgetExceeded: nothing was charged.
+            LedgerError: nothing was charged, or the file cannot be written.
+        """
+        with self._held():
             for held in self._reservations:
                 if held.covers(event):
-                    return held.use(event)
-            return self._reserve(event, ahead).use(event)
+                    return held.use_in_turns(event, turns)
+            return self._reserve(event, ahead).use_in_turns(event, turns)
 
     def _reserve(self, event: DpEvent, ahead: Ahead | None) -> Reservation:
         started = time.perf_counter()

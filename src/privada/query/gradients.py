@@ -15,10 +15,12 @@ from privada.core.validation import positive
 from privada.core.values import ClippedSum, Release
 from privada.mechanism import Mechanism
 from privada.noise import NoiseStream
+from privada.participation import Cyclic
 from privada.preconditioning import DiagonalScaling, FlatScaling
 from privada.query.account import Account, Ahead
 from privada.query.executor import Draw, Executor
 from privada.query.second_moments import SecondMomentQuery
+from privada.query.turns import Turns
 
 
 class GradientQuery:
@@ -74,25 +76,34 @@ class GradientQuery:
         self._units: data.Units = data.RowUnits(mechanism.sampler.units) if units is None else units
         self._terms = mechanism.terms
         self._laid_out: tuple[DiagonalScaling, FlatScaling] | None = None
+        sampler = mechanism.sampler
+        self._turns = Turns(sampler, noise, sampling_rng) if isinstance(sampler, Cyclic) else None
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
         self.account = copy.copy(self.account)  # a copy pays for itself
+        if self._turns is not None:  # and has turns and noise of its own
+            self._noise = copy.copy(self._noise)
+            self._turns = self._turns.with_noise(self._noise)
 
     # ------------------------------------------------------------------ the four acts
 
-    def pay(self, event: DpEvent, ahead: Ahead | None = None) -> Receipt:
+    def pay(self, event: DpEvent, ahead: Ahead | None = None, number: int = 0) -> Receipt:
         """Return the receipt of one release, charged as an event of the mechanism, durably.
 
         `ahead` says what the next releases will be, so that charges can be made in small blocks.
-        Now and then, the model is first tried on other dummy examples.
+        `number` is as for `draw`. Where units take part in turns, an event pays for a turn of all
+        parts, and is charged with the first of its releases; the others have the same noise. Now
+        and then, the model is first tried on other dummy examples.
 
         Raises:
             BudgetExceeded: before any record is read.
             LedgerError: before any record is read.
         """
         self.executor.recheck()
-        return self.account.pay(event, ahead=ahead)
+        if self._turns is None:
+            return self.account.pay(event, ahead=ahead)
+        return self._turns.pay(number, event, self.account, ahead)
 
     def draw(self, number: int) -> Draw:
         """Return the rows that take part in a release. Private: never shown.
@@ -100,7 +111,10 @@ class GradientQuery:
         `number` says which one of the run's releases it is, for those who take part in turns.
         """
         mechanism = self.mechanism
-        drawn = mechanism.sampler.draw(number, self._rng)
+        if self._turns is None:
+            drawn = mechanism.sampler.draw(number, self._rng)
+        else:
+            drawn = self._turns.draw(number)
         if self._units.grouped:
             rows, owners = self._units.rows(drawn, self._rng)
             return Draw(rows, None if owners is None else torch.from_numpy(owners))
@@ -133,7 +147,8 @@ class GradientQuery:
         Args:
             preconditioner: what gradients are scaled by before they are clipped.
             noise_multiplier: the noise's standard deviation over the sensitivity.
-            number: which one of the run's releases it is.
+            number: which one of the run's releases it is. Where units take part in turns, each call
+                pays for a turn of all parts.
 
         Returns:
             The release, with its scaling undone where the preconditioner says so.
@@ -144,7 +159,9 @@ class GradientQuery:
         """
         event = self.mechanism.event(positive("noise_multiplier", noise_multiplier))
         scaling = self.lay_out(preconditioner)
-        receipt = self.pay(event)
+        if self._turns is not None:
+            self._turns.end()  # what is left of a turn may have other noise
+        receipt = self.pay(event, number=number)
         drawn = self.draw(number)
         clipped = self.clipped_sum(drawn, scaling, self.mechanism.clip)
         return preconditioner.restore(self.add_noise(clipped, receipt), scaling)

@@ -4,7 +4,7 @@ from privada.accounting import events
 from privada.core.randomness import RandomSource
 from privada.core.validation import positive
 from privada.core.values import Release
-from privada.noise import NoiseStream
+from privada.noise import Correlated, NoiseStream
 from privada.query.account import Account, Ahead
 from privada.query.executor import Executor
 
@@ -37,7 +37,9 @@ class SecondMomentQuery:
         rng: RandomSource,
         population: float,
     ) -> None:
-        self._executor, self._account, self._noise = executor, account, noise
+        self._executor, self._account = executor, account
+        # which all units are in, so that it has nothing to do with noise of steps in turns
+        self._noise = noise.independent() if isinstance(noise, Correlated) else noise
         self._rng, self._population = rng, positive("population", population)
 
     def release(self, bound: float, noise_multiplier: float, ahead: Ahead | None = None) -> Release:

@@ -116,7 +116,7 @@ class RunCharges:
             self.plan_anew(done)
         self._check_affordable(resumed, done)
         # what the ledger holds beside the steps that a resumed run goes on from
-        self._before: Tally = ledger.totals() - self.planned(0, done)
+        self._before: Tally = ledger.totals() - self.planned(0, done) + self._cut_off(done)
         self._scored_before = self.mechanism.releases.step_of(done)  # whose scores are in it
         self._epsilons: dict[int, float] = {}
         self._checkpoint_after: int | None = None
@@ -257,7 +257,8 @@ class RunCharges:
         """
         if self._budget is None or self.mechanism.follows:
             return self._last
-        if self.own_tally("training") == self.planned(0, done):
+        # what is left may cost more than planned: a turn that was cut off is not gone on with
+        if self.own_tally("training") + self.planned(done, -1) == self.planned(0, -1):
             return self._last
         return self.mechanism.affordable(self._budget, self.own_tally(), done)
 
@@ -389,9 +390,16 @@ class RunCharges:
 
         The step starts anew the next time; what it was charged for stays charged.
         """
-        self._before += self.planned(start, done - start)
+        self._before += self.planned(start, done - start) + self._cut_off(start)
         del self.multipliers[max(0, start - self.mechanism.releases.before(0)) :]
         self._epsilons.clear()
+
+    def _cut_off(self, done: int) -> Tally:
+        """Return what a new turn costs beside the plan, if the last one had not ended."""
+        mechanism, first = self.mechanism, self.mechanism.releases.before(0)
+        if mechanism.turns == 1 or done <= first:
+            return Counter()
+        return Counter({mechanism.event_from(min(done, mechanism.releases.total - 1)): 1})
 
     # ------------------------------------------------------------------ the bill
 

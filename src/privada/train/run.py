@@ -56,9 +56,6 @@ class Run:
     Guarantee: nothing is charged and no record reaches a release while it is put together.
     """
 
-    # what the promise assumes of units whose records are not in this process
-    elsewhere: tuple[str, ...] = ()
-
     def __init__(
         self,
         model: nn.Module,
@@ -205,6 +202,11 @@ class Run:
             state=self.tried.state,
             model=self.model,
         )
+
+    @property
+    def elsewhere(self) -> tuple[str, ...]:
+        """What the promise assumes of units whose records are not in this process."""
+        return ()
 
     @property
     def population(self) -> int:

@@ -56,12 +56,12 @@ def release_gradient(run: Run, state: TrainState) -> tuple[Release, TrainState]:
     public = objective.gradient(run.model, run.parameters) if objective.terms else None
     ahead: Ahead = partial(run.charges.ahead, number)
     if run.following is None:
-        event = run.mechanism.event_of(state.step)
+        event = run.mechanism.event_from(number)
     else:
         event, ahead, state = next_event(run, state)
     flat = query.lay_out(scaling)
 
-    receipt = query.pay(event, ahead)
+    receipt = query.pay(event, ahead, number)
     if run.following is not None:
         run.charges.multipliers.append(events.multiplier(event))
     drawn = query.draw(number)
