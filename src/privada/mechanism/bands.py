@@ -11,7 +11,8 @@ from privada.accounting.calibration import least_noise
 from privada.core.errors import ArgumentError
 from privada.core.validation import integer, positive
 from privada.noise import Banded
-from privada.participation import CyclicPoisson, charges_for
+from privada.participation import CyclicPoisson
+from privada.participation.cyclic import charges_for
 
 
 @dataclass(frozen=True)
@@ -24,6 +25,14 @@ class BandChoice:
         noise_multiplier: what the budget asks for.
         error: the root mean square, over the steps, of the noise in the sum of all releases so
             far, in clip norms. It is what should be small.
+
+    Example:
+        >>> import privada as pv
+        >>> choices = pv.mechanism.compare_bands(
+        ...     units=1000, batch_size=50, steps=20, budget=pv.Budget(4.0, 1e-4), bands=[1, 4]
+        ... )
+        >>> sorted(each.bands for each in choices)
+        [1, 4]
     """
 
     noise: Banded

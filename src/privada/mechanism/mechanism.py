@@ -17,7 +17,8 @@ from privada.core.tensors import Parameters
 from privada.core.validation import positive
 from privada.mechanism.releases import Releases
 from privada.noise import FollowingSchedule, Independent, Noise, Outlook, Schedule
-from privada.participation import Participation, Sampler, steps_of_a_charge
+from privada.participation import Participation, Sampler
+from privada.participation.cyclic import steps_of_a_charge
 from privada.preconditioning import Preconditioner
 
 # How many events of single releases are kept.

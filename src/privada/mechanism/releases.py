@@ -17,7 +17,7 @@ from privada.core.validation import positive
 from privada.core.values import State
 from privada.noise import FollowingSchedule, Outlook, Schedule
 from privada.noise.following import POINTS_PER_DOUBLING, on_lattice
-from privada.participation import charges_for
+from privada.participation.cyclic import charges_for
 
 # The levels of noise that are tried where it follows the releases.
 LEVELS_PER_DOUBLING = POINTS_PER_DOUBLING

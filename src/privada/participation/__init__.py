@@ -12,8 +12,6 @@ from privada.participation.cyclic import (
     Cyclic,
     CyclicPoisson,
     CyclicPoissonSampler,
-    charges_for,
-    steps_of_a_charge,
 )
 from privada.participation.everyone import Everyone, FullBatchSampler
 from privada.participation.fixed_size import FixedSize, FixedSizeSampler
@@ -56,7 +54,5 @@ __all__ = [
     "Poisson",
     "PoissonSampler",
     "Sampler",
-    "charges_for",
     "participation",
-    "steps_of_a_charge",
 ]
