@@ -112,12 +112,8 @@ def test_persons_take_turns_with_all_their_rows(watch):
     assert max(unit for _, _, drawn in seen for unit in drawn) < COUNT // 3
 
 
-def test_a_step_that_is_taken_again_is_a_turn_of_its_own(watch, monkeypatch):
-    seen, restarts = watch
-    made = trainer(10)
-    for _ in range(6):
-        made.step()
-    before = made._state
+def interrupt_a_step(made, monkeypatch):
+    """Take a step whose sum is interrupted, after it was paid for and drawn."""
     own = made.gradients.clipped_sum
 
     def interrupted(*args):
@@ -127,6 +123,15 @@ def test_a_step_that_is_taken_again_is_a_turn_of_its_own(watch, monkeypatch):
     monkeypatch.setattr(made.gradients, "clipped_sum", interrupted)
     with pytest.raises(KeyboardInterrupt):
         made.step()
+
+
+def test_a_step_that_is_taken_again_is_a_turn_of_its_own(watch, monkeypatch):
+    seen, restarts = watch
+    made = trainer(10)
+    for _ in range(6):
+        made.step()
+    before = made._state
+    interrupt_a_step(made, monkeypatch)
     assert made._state == before
     made.step()
     deals = [deal for deal, _, _ in seen]
@@ -145,15 +150,7 @@ def test_a_budget_is_kept_when_a_turn_is_cut_off(monkeypatch):
     made = trainer(12, noise_multiplier=None, delta=None, budget=pv.Budget(2.0, 1e-4))
     for _ in range(5):
         made.step()
-    own = made.gradients.clipped_sum
-
-    def interrupted(*args):
-        monkeypatch.setattr(made.gradients, "clipped_sum", own)
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(made.gradients, "clipped_sum", interrupted)
-    with pytest.raises(KeyboardInterrupt):
-        made.step()
+    interrupt_a_step(made, monkeypatch)
     for _ in range(PARTS):  # two turns are gone, one is left
         made.step()
     with pytest.raises(BudgetExceeded):
