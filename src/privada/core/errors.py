@@ -35,3 +35,7 @@ class CheckpointError(PrivadaError):
 
 class PrivateValueError(PrivadaError):
     """A value that was asked for is private and has not been released."""
+
+
+class DistributedError(PrivadaError):
+    """The ranks of one run cannot go on together; what was charged stays charged."""

@@ -14,6 +14,7 @@ from dp_accounting import DpEvent
 from privada.accounting import Budget, Ledger, Reservation
 from privada.accounting.ledger import ROW, Busy
 from privada.core.errors import BudgetExceeded, LedgerError
+from privada.core.ranks import refuse_others
 from privada.core.receipts import Receipt
 
 # What the next so many releases will be charged as, all that are left for -1.
@@ -39,6 +40,7 @@ class Account:
         adaptive: whether the run chooses what it is charged in the light of its own releases. Its
             limit is then kept by a filter, and what is reserved for other events than the next one
             is given back with the next charge.
+        on_any_rank: whether it may be made on other ranks of torch.distributed than the first.
 
     Guarantee: a receipt is given out after its charge is durable, and once. What a crash leaves of
     a block stays charged. A copy, a pickle or a fork of an account owns no part of a block and pays
@@ -65,7 +67,10 @@ class Account:
         limit: Budget | None = None,
         unit: str = ROW,
         adaptive: bool = False,
+        on_any_rank: bool = False,
     ) -> None:
+        if not on_any_rank:
+            refuse_others(f"queries for {purpose}")
         self.ledger, self.run, self._purpose, self._unit = ledger, run, purpose, unit
         self._limit, self._adaptive = limit, adaptive
         self._drop_reservations()

@@ -1,13 +1,14 @@
 """Where clipped sums are computed: a draw goes in, a sum of bounded sensitivity comes out."""
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from privada.core.randomness import RandomSource
+from privada.core.ranks import Ranks
 from privada.core.values import ClippedSum
 from privada.data import Indices
 from privada.preconditioning import FlatScaling
@@ -82,3 +83,27 @@ class Execution(Protocol):
 
     def describe(self) -> str:
         """Return it in words."""
+
+
+@runtime_checkable
+class Together(Execution, Protocol):
+    """A choice by which several processes compute the sums of one run."""
+
+    def join(self) -> Ranks | None:
+        """Return the processes, this one included; None where each is a run by itself."""
+
+
+@runtime_checkable
+class Followed(Protocol):
+    """The executor of a process that does not lead: it computes what it is asked for."""
+
+    def answer(self, message: Any) -> None:
+        """Compute a part of what rank 0 asks for, and send it there."""
+
+
+@runtime_checkable
+class Led(Protocol):
+    """The executor of rank 0, which the others can be asked by while they listen."""
+
+    def others_listen(self, listening: bool) -> None:
+        """Say whether all others wait to be asked, at the same parameters."""

@@ -71,9 +71,9 @@ class LocalExecutor:
         state: HeldState | None = None,
         model: nn.Module | None = None,
     ) -> None:
-        self._records, self.engine, self._parameters = records, engine, parameters
+        self._records, self.engine, self.parameters = records, engine, parameters
         self._units: data.Units = data.RowUnits(records.size) if units is None else units
-        self._model_rng, self._model = model_rng, model
+        self.model_rng, self._model = model_rng, model
         self._state = HeldState() if state is None else state
         self._dummy_batch = data.dummy_batch(records)
         self._checks = 0
@@ -95,7 +95,7 @@ class LocalExecutor:
 
     def clipped_sum(self, drawn: Draw, scaling: FlatScaling, clip: float) -> ClippedSum:
         """Return the sum of the scaled gradients of a draw, each bounded by the clip norm."""
-        hidden = hidden_generator(self._model_rng, self._parameters.device)
+        hidden = hidden_generator(self.model_rng, self.parameters.device)
         # whatever records cause stays inside, and no state is left changed
         with hidden as streams, silenced(), self._state.untouched():
             batch, found = self._records.read(drawn.rows, streams, self.engine.padding)
@@ -151,23 +151,30 @@ class LocalExecutor:
 
     # ------------------------------------------------------------------ sums over all units
 
-    def squared_sum(self, bound: float, rng: RandomSource) -> ClippedSum:
+    def squared_sum(
+        self, bound: float, rng: RandomSource, part: int = 0, parts: int = 1
+    ) -> ClippedSum:
         """Return sum_i min(g_ij^2, bound) over all units, coordinate by coordinate.
 
         A unit's gradient is the average over its rows, of which `rng` chooses some where there are
-        more than a look takes.
+        more than a look takes. With `parts`, it is the sum over one of so many disjoint parts of
+        the units.
         """
-        hidden = hidden_generator(self._model_rng, self._parameters.device)
+        hidden = hidden_generator(self.model_rng, self.parameters.device)
         with hidden as streams, silenced(), self._state.untouched():
-            return squared_sum(self._parameters, self._all_rows(streams, rng), bound)
+            return squared_sum(self.parameters, self._all_rows(streams, rng, part, parts), bound)
 
-    def _all_rows(self, streams: HiddenStreams, rng: RandomSource) -> Iterator[Tensor]:
+    def _all_rows(
+        self, streams: HiddenStreams, rng: RandomSource, part: int, parts: int
+    ) -> Iterator[Tensor]:
         """Yield the gradients of all units as rows; what fails is left out, as zero."""
-        room = _GRADIENT_BYTES // (8 * self._parameters.size * self._units.rows_per_unit)
+        room = _GRADIENT_BYTES // (8 * self.parameters.size * self._units.rows_per_unit)
         count = max(1, min(_UNITS_AT_A_TIME, room))
-        for start in range(0, self._units.size, count):
+        for place, start in enumerate(range(0, self._units.size, count)):
             some = np.arange(start, min(start + count, self._units.size))
-            indices, owners = self._units.rows(some, rng)
+            indices, owners = self._units.rows(some, rng)  # for all: the same choices in each part
+            if place % parts != part:
+                continue
             batch, found = self._records.read(indices, streams)
             if batch is None:
                 continue
@@ -185,7 +192,7 @@ class LocalExecutor:
         if some is not None:
             return some
         singles = [self._rows(one) for one in batch.chunks(1)]
-        none = self._parameters.zeros()[None]
+        none = self.parameters.zeros()[None]
         return [rows for one in singles for rows in ([none] if one is None else one)]
 
     def _rows(self, batch: Batch) -> list[Tensor] | None:

@@ -4,7 +4,7 @@ import os
 import warnings
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from dp_accounting import DpEvent
@@ -13,6 +13,7 @@ from privada.accounting import Budget, Ledger, epsilon_of, events
 from privada.accounting.events import Tally
 from privada.accounting.filters import POINTS_PER_DOUBLING
 from privada.accounting.ledger import PLANNED
+from privada.accounting.ledger.replica import ReplicaStorage, Snapshot
 from privada.core import formatting
 from privada.core.errors import ArgumentError, BudgetExceeded, LedgerError
 from privada.core.validation import probability, shown
@@ -69,6 +70,20 @@ def find_delta(settings: TrainSettings, ledger: Ledger, population: int, stackle
     return delta
 
 
+@dataclass(frozen=True)
+class Told:
+    """What a rank that charges tells the others: a copy of its ledger, and its own figures."""
+
+    held: Snapshot
+    run: str
+    delta: float
+    noise_multiplier: float
+    multipliers: list[float]
+    last: int
+    before: Tally
+    scored_before: int
+
+
 class RunCharges:
     """The charges of one run: those that are planned, and those that its ledger holds.
 
@@ -120,6 +135,42 @@ class RunCharges:
         self._scored_before = self.mechanism.releases.step_of(done)  # whose scores are in it
         self._epsilons: dict[int, float] = {}
         self._checkpoint_after: int | None = None
+
+    # ------------------------------------------------------------------ elsewhere
+
+    def told(self) -> Told:
+        """Return what ranks that do not charge have to know to report."""
+        return Told(
+            Snapshot.of(self.ledger),
+            self.run,
+            self.delta,
+            self.mechanism.noise_multiplier,
+            list(self.multipliers),
+            self._last,
+            self._before,
+            self._scored_before,
+        )
+
+    @classmethod
+    def copied(cls, told: Told, mechanism: Mechanism, settings: TrainSettings) -> "RunCharges":
+        """Return a copy to report from, on a rank that does not charge; its ledger refuses to."""
+        copy = cls.__new__(cls)
+        copy.ledger = Ledger(ReplicaStorage(told.held))
+        copy.run, copy.delta = told.run, told.delta
+        copy._budget, copy._stopping = settings.budget, settings.stopping
+        copy.mechanism = mechanism.with_noise(told.noise_multiplier)
+        copy._checkpoint_after = None
+        copy.take(told)
+        return copy
+
+    def take(self, told: Told) -> None:
+        """Renew a copy."""
+        storage = self.ledger._storage
+        assert isinstance(storage, ReplicaStorage)
+        storage.renew(told.held)
+        self.multipliers, self._last = list(told.multipliers), told.last
+        self._before, self._scored_before = told.before, told.scored_before
+        self._epsilons = {}
 
     # ------------------------------------------------------------------ before the first step
 

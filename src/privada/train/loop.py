@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from privada.accounting import Budget, Ledger, Statement
 from privada.clipping import Clipping
@@ -30,7 +30,9 @@ from privada.train.bill import statement
 from privada.train.dry_run import check_model
 from privada.train.run import Run
 from privada.train.settings import TrainSettings
+from privada.train.state import TrainState
 from privada.train.step import first_state, prepare, release_gradient, take_step
+from privada.train.team import told_state
 from privada.train.tokens import (
     PendingGradient,
     PrivateCriterion,
@@ -164,6 +166,9 @@ class PrivateLoop:
             stacklevel=5,  # past the wrapper that takes former names of arguments
         )
         self._state = first_state(self._run)
+        self._run.share_model()
+        # what the last step has found: the gradient, or the learning rate of the controller
+        self._found: Tensor | float | None = None
         self._ready = False
         self._rates: list[float] | None = None
         self.steps_done = 0
@@ -257,35 +262,60 @@ class PrivateLoop:
                 f"Expected at most the planned {self.steps} steps, all of which are taken. "
                 "Plan more epochs or steps when making the loop: the noise depends on it."
             )
+        if self._controlled:
+            self._check_rates()
         before = self._module.training
         self._module.train()
         try:
-            self._state = prepare(self._run, self._state)
-            if self._controlled:
-                self._move()
-            else:
-                release, state = release_gradient(self._run, self._state)
-                self._run.parameters.set_gradient(release.gradient)
-                self._state = replace(state, step=state.step + 1)
+            self._release()
         finally:
             self._module.train(before)
         self._ready = False
         self.steps_done += 1
 
-    def _move(self) -> None:
-        """Take the step in the optimiser's place, with the rate that the controller finds."""
+    def _release(self) -> None:
+        """Do what a step releases; on all ranks, if there are several."""
+        if not self._run.follow("optimizer.step", self._take):
+            with self._run.together(
+                "optimizer.step", lambda: (told_state(self._state), self._found)
+            ):
+                self._state = prepare(self._run, self._state)
+                if self._controlled:
+                    self._state, self._found = take_step(self._run, self._state)
+                else:
+                    release, state = release_gradient(self._run, self._state)
+                    self._found = release.gradient
+                    self._state = replace(state, step=state.step + 1)
+        if isinstance(self._found, float):
+            self._set_rate(self._found)
+        elif self._found is not None:
+            self._run.parameters.set_gradient(self._found)
+        self._found = None
+
+    def _told(self) -> tuple[TrainState, Any]:
+        """Return how far the run is and what was found, for the ranks that follow."""
+        return told_state(self._state), self._found
+
+    def _take(self, told: tuple[TrainState, Any]) -> None:
+        """Take over what rank 0 has found; on a rank that follows."""
+        self._state, self._found = told
+
+    def _check_rates(self) -> None:
+        """Raise if somebody else has set the learning rate."""
         rates = [group["lr"] for group in self._optimizer.param_groups]
         if self._rates not in (None, rates):
             raise ArgumentError(
                 f"Expected the controller alone to set the learning rate, got lr={rates[0]!r} "
                 f"where it had set {self._rates[0]!r}. Leave out the scheduler or the controller."
             )
-        self._state, lr = take_step(self._run, self._state)
+
+    def _set_rate(self, lr: float) -> None:
+        """Show the rate with which the controller has taken a step in the optimiser's place."""
         for group in self._optimizer.param_groups:
             group["lr"] = lr
             for parameter in group["params"]:
                 parameter.grad = None
-        self._rates = [lr] * len(rates)
+        self._rates = [lr] * len(self._optimizer.param_groups)
 
     def detach(self) -> None:
         """Return unused charges and give the optimiser back to ordinary use."""

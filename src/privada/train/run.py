@@ -2,7 +2,8 @@
 
 import math
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, Protocol
 
 from torch import nn
@@ -25,6 +26,7 @@ from privada.train.charges import RunCharges, find_delta, open_ledger
 from privada.train.dry_run import check_model, dry_run
 from privada.train.public_training import ModelSide
 from privada.train.settings import TrainSettings
+from privada.train.team import Alone, Several, facts_of, team_of
 from privada.updates import Controller, UpdateRule
 
 
@@ -52,6 +54,7 @@ class Run:
         multipliers: the noise of those, where it follows them.
         noise_multiplier: what a resumed run was calibrated to.
         stacklevel: from which frame warnings are, counted as `warnings.warn` does.
+        team: who works on it; by default as the settings say.
 
     Guarantee: nothing is charged and no record reaches a release while it is put together.
     """
@@ -72,34 +75,55 @@ class Run:
         noise_multiplier: float | None = None,
         clipping: Clipping = THRESHOLD,
         stacklevel: int = 3,
+        team: Alone | Several | None = None,
     ) -> None:
-        check_model(model, loss)
-        refuse_mixing_layers(model)
-        checked(clipping)
-        self.settings, self.model = settings, not_compiled(model)
-        self.parameters = Parameters(model, self._public_side(loss, data))
-        self._load(data)
-        mechanism = self._mechanism(parts_of, clip, clipping)
-        self._try(loss, mechanism.clipping)
-        chosen_on_the_way = mechanism.follows or settings.stopping is not None
-        kind = ADAPTIVE if chosen_on_the_way else PLANNED
-        self.ledger = open_ledger(settings.ledger, settings.budget, kind)
-        self.ledger.check_unit(self.charged_unit)
-        self.charges = RunCharges(
-            self.ledger,
-            resumed or settings.run or f"{name}-{os.urandom(4).hex()}",
-            mechanism,
-            settings,
-            find_delta(settings, self.ledger, self.population, stacklevel + 1),
-            resumed=resumed is not None,
-            done=done,
-            multipliers=multipliers,
-            noise_multiplier=noise_multiplier,
-        )
+        self.settings = settings
+        self.team: Alone | Several = team_of(settings.executor) if team is None else team
+        with self.team.alike(lambda: self._facts(loss, name)):
+            check_model(model, loss)
+            refuse_mixing_layers(model)
+            checked(clipping)
+            self.model = not_compiled(model)
+            self.parameters = Parameters(model, self._public_side(loss, data))
+            self._load(data)
+            mechanism = self._mechanism(parts_of, clip, clipping)
+            self._try(loss, mechanism.clipping)
+
+        def charges() -> RunCharges:
+            chosen_on_the_way = mechanism.follows or settings.stopping is not None
+            kind = ADAPTIVE if chosen_on_the_way else PLANNED
+            ledger = open_ledger(settings.ledger, settings.budget, kind)
+            ledger.check_unit(self.charged_unit)
+            return RunCharges(
+                ledger,
+                resumed or settings.run or f"{name}-{os.urandom(4).hex()}",
+                mechanism,
+                settings,
+                find_delta(settings, ledger, self.population, stacklevel + 3),
+                resumed=resumed is not None,
+                done=done,
+                multipliers=multipliers,
+                noise_multiplier=noise_multiplier,
+            )
+
+        found = self.team.first(charges)
+        said = self.team.offer(lambda: found.told())
+        self.charges: RunCharges = found or RunCharges.copied(said, mechanism, settings)
+        self.ledger = self.charges.ledger
         self.mechanism = self.charges.mechanism
         # how the noise follows from the releases, None if it is fixed before the first
         self.following = self.mechanism.releases.following
         self._make_queries()
+
+    def _facts(self, loss: Loss, name: str) -> dict[str, Any]:
+        """Return what has to be the same on all ranks."""
+        asked = self.settings.fingerprint(name)
+        asked |= {"population": self.population, "engine": self.settings.engine}
+        asked |= {"delta": self.settings.delta, "run": self.settings.run}
+        return facts_of(
+            self.model, loss, self.records, self.units, self.tried.state, self.tried.engine,
+            self.settings, asked,
+        )  # fmt: skip
 
     def _public_side(self, loss: Loss, data: Any) -> ModelSide:
         """Return what takes gradients of public examples, which must not be the private ones."""
@@ -169,10 +193,12 @@ class Run:
             limit=settings.budget,
             unit=self.charged_unit,
             adaptive=self.mechanism.follows,
+            on_any_rank=settings.executor is not None,  # which says what ranks are to do
         )
         executor = self._executor()
         if settings.executor is not None:
             executor = settings.executor.over(executor)
+        self.executor = executor
         self.gradients = GradientQuery(
             mechanism=self.mechanism,
             executor=executor,
@@ -202,6 +228,34 @@ class Run:
             state=self.tried.state,
             model=self.model,
         )
+
+    def share_model(self) -> None:
+        """Give all ranks the model of rank 0, frozen parameters and buffers too."""
+        if isinstance(self.team, Several):
+            self.team.share_model(self.model)
+
+    @contextmanager
+    def together(self, call: str, told: Callable[[], Any]) -> Iterator[None]:
+        """Make a call of this run on all ranks at once; here, on the one that leads."""
+        if isinstance(self.team, Alone):
+            yield
+            return
+        with self.team.leading(
+            call, self.parameters, self.executor, lambda: (told(), self.charges.told())
+        ):
+            yield
+
+    def follow(self, call: str, take: Callable[[Any], None]) -> bool:
+        """Follow rank 0 through a call, and return True; False on the rank that leads."""
+        if isinstance(self.team, Alone) or self.team.leads:
+            return False
+
+        def taken(progress: Any) -> None:
+            take(progress[0])
+            self.charges.take(progress[1])
+
+        self.team.follow(call, self.parameters, self.executor, taken)
+        return True
 
     @property
     def elsewhere(self) -> tuple[str, ...]:

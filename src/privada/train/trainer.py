@@ -28,8 +28,10 @@ from privada.train.bill import statement
 from privada.train.charges import RunCharges
 from privada.train.run import Run
 from privada.train.settings import TrainSettings
+from privada.train.state import TrainState
 from privada.train.step import first_state, prepare, take_step
 from privada.train.stopping import EarlyStopping, StoppingScores
+from privada.train.team import team_of, told_state
 
 
 @dataclass(frozen=True)
@@ -241,7 +243,10 @@ class Trainer:
         """Put the run together, from its beginning or from a checkpoint."""
         self.model, self.method = model, method
         self._fingerprint = settings.fingerprint(method.describe())
-        saved = None if resume is None else checkpoint.read(resume, self._fingerprint)
+        team = team_of(settings.executor)
+        saved = team.first(
+            lambda: None if resume is None else checkpoint.read(resume, self._fingerprint)
+        )
         self._run = self._kind_of_run(
             model,
             loss,
@@ -256,14 +261,31 @@ class Trainer:
             multipliers=() if saved is None else saved.get("multipliers", ()),
             noise_multiplier=None if saved is None else saved.get("noise_multiplier"),
             stacklevel=4,
+            team=team,
         )
         asked = settings.stopping
         self._scores = None if asked is None else StoppingScores(self._run, asked)
         self._state = first_state(self._run)
         self._rates: list[float] = []
-        if saved is not None:
-            self._state = checkpoint.restore(saved, self._run, self._state)
-            self._rates = list(saved["rates"])
+
+        def restore() -> None:
+            if saved is not None:
+                self._state = checkpoint.restore(saved, self._run, self._state)
+                self._rates = list(saved["rates"])
+
+        team.first(restore)
+        self._run.share_model()
+        if not self._run.follow("Trainer", self._take):
+            with self._run.together("Trainer", self._told):
+                pass
+
+    def _told(self) -> tuple[TrainState, list[float]]:
+        """Return how far the run is, for the ranks that follow."""
+        return told_state(self._state), self._rates
+
+    def _take(self, told: tuple[TrainState, list[float]]) -> None:
+        """Take over how far the run is; on a rank that follows."""
+        self._state, self._rates = told
 
     # ------------------------------------------------------------------ training
 
@@ -333,6 +355,13 @@ class Trainer:
             BudgetExceeded: the ledger cannot pay for it; the model is as it was.
             ArgumentError: the run has taken all its steps.
         """
+        if self._run.follow("step", self._take):
+            return self
+        with self._run.together("step", self._told):
+            self._step()
+        return self
+
+    def _step(self) -> None:
         if self._state.finished:
             raise ArgumentError(
                 f"Expected at most the planned {self.steps} steps, all of which are taken or were "
@@ -347,7 +376,6 @@ class Trainer:
             self._state = self._scores.judge(self._state)
         if self._state.step == self.steps or self._state.ended:
             self.finish()
-        return self
 
     def finish(self) -> "Trainer":
         """End the run: the model gets its final parameters, and unused charges are returned.
@@ -359,6 +387,13 @@ class Trainer:
         what its whole plan does, since the reason may be something that was seen. On an adaptive
         one it costs what it was charged, and the rest can be used by other runs.
         """
+        if self._run.follow("finish", self._take):
+            return self
+        with self._run.together("finish", self._told):
+            self._finish()
+        return self
+
+    def _finish(self) -> None:
         if not self._state.finished:
             final = self._run.parts.rule.final_parameters(self._state.rule)
             best = self._state.stopping.get("parameters", final)
@@ -366,7 +401,6 @@ class Trainer:
                 self._run.parameters.write_(best)
         self._state = replace(self._state, finished=True)
         self._refund()
-        return self
 
     def _refund(self) -> None:
         self._run.gradients.account.refund_unused()
@@ -385,6 +419,13 @@ class Trainer:
         interrupted.
         """
         every = integer("checkpoint_steps", checkpoint_steps)
+        if self._run.follow("fit", self._take):
+            return self
+        with self._run.together("fit", self._told):
+            self._fit(progress, checkpoint, every)
+        return self
+
+    def _fit(self, progress: bool, checkpoint: str | os.PathLike[str] | None, every: int) -> None:
         try:
             with _bar(progress, self) as advance:
                 while not self._state.finished:
@@ -407,7 +448,6 @@ class Trainer:
                 self._refund()
             else:
                 self.save(checkpoint)
-        return self
 
     @contextmanager
     def _training_mode(self) -> Iterator[None]:
@@ -442,7 +482,11 @@ class Trainer:
         Guarantee: what it holds is post-processing of releases, as private as the model itself.
         The ledger stays the authority on what was spent: steps that are taken again from an old
         checkpoint are charged again.
+
+        Edge cases: of a data-parallel run rank 0 writes it, and the others do nothing.
         """
+        if not self._run.team.leads:
+            return
         try:
             checkpoint.write(
                 path, checkpoint.packed(self._run, self._state, self._rates, self._fingerprint)
