@@ -157,9 +157,8 @@ class _Part:
                 own = self._own(ask, rows)
             except BaseException as raised:
                 error = raised
-            note = torch.zeros(3, dtype=torch.float64)
-            if own is not None:
-                note[:] = torch.tensor([own.sensitivity, -own.sensitivity, own.extra])
+            said = [0.0] * 3 if own is None else [own.sensitivity, -own.sensitivity, own.extra]
+            note = torch.tensor(said, dtype=torch.float64)
             value = None if own is None else own.value
             whole = ranks.add_up_(value, note, self._parameters.device)
         if error is not None:

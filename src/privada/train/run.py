@@ -49,7 +49,7 @@ class Run:
         model, loss, data, settings: what was asked for.
         clip, clipping: the clip norm, and how gradients are bounded.
         parts_of: says, for a number of steps, what the method is made of.
-        name: that of the method.
+        name, description: the method by name, and with its settings in words.
         resumed, done: the name of a resumed run, and how many releases it had made.
         multipliers: the noise of those, where it follows them.
         noise_multiplier: what a resumed run was calibrated to.
@@ -69,6 +69,7 @@ class Run:
         clip: float,
         parts_of: Callable[[int], MethodParts],
         name: str,
+        description: str | None = None,
         resumed: str | None = None,
         done: int = 0,
         multipliers: Sequence[float] = (),
@@ -79,7 +80,7 @@ class Run:
     ) -> None:
         self.settings = settings
         self.team: Alone | Several = team_of(settings.executor) if team is None else team
-        with self.team.alike(lambda: self._facts(loss, name)):
+        with self.team.alike(lambda: self._facts(loss, description or name)):
             check_model(model, loss)
             refuse_mixing_layers(model)
             checked(clipping)
@@ -115,9 +116,9 @@ class Run:
         self.following = self.mechanism.releases.following
         self._make_queries()
 
-    def _facts(self, loss: Loss, name: str) -> dict[str, Any]:
+    def _facts(self, loss: Loss, method: str) -> dict[str, Any]:
         """Return what has to be the same on all ranks."""
-        asked = self.settings.fingerprint(name)
+        asked = self.settings.fingerprint(method)
         asked |= {"population": self.population, "engine": self.settings.engine}
         asked |= {"delta": self.settings.delta, "run": self.settings.run}
         return facts_of(

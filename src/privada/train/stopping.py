@@ -132,6 +132,7 @@ class StoppingScores:
             limit=settings.budget,
             unit=run.charged_unit,
             adaptive=run.mechanism.follows,
+            on_any_rank=settings.executor is not None,
         )
         self._scorer = Scorer(
             records,

@@ -256,6 +256,7 @@ class Trainer:
             clipping=method.clipping,
             parts_of=method.parts_of,
             name=method.name,
+            description=method.describe(),
             resumed=None if saved is None else saved["run"],
             done=0 if saved is None else integer("releases", saved["releases"], least=0),
             multipliers=() if saved is None else saved.get("multipliers", ()),
@@ -264,8 +265,9 @@ class Trainer:
             team=team,
         )
         asked = settings.stopping
-        self._scores = None if asked is None else StoppingScores(self._run, asked)
-        self._state = first_state(self._run)
+        with team.alike(dict):
+            self._scores = None if asked is None else StoppingScores(self._run, asked)
+            self._state = first_state(self._run)
         self._rates: list[float] = []
 
         def restore() -> None:
