@@ -7,6 +7,7 @@ them must be trusted too. What travels, draws and sums without noise, is as secr
 import contextlib
 import os
 import pickle
+import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
@@ -22,6 +23,8 @@ T = TypeVar("T")
 
 # A message that fits takes one broadcast; of a longer one the rest takes another.
 _FIRST, _LENGTH = 2048, 8
+# Where in torch's sources an error comes from, which helps nobody here.
+_PLACE = re.compile(r"^\[[^\]]*\.cc:\d+\] ")
 # The types of sums, by the number that they are sent as.
 _TYPES = (torch.float32, torch.float64)
 
@@ -130,7 +133,7 @@ class Ranks:
             self.end(str(error))
             raise
         except RuntimeError as error:  # what torch.distributed raises
-            reason = str(error).split(". ")[0].splitlines()[0]
+            reason = _PLACE.sub("", str(error)).split(". ")[0].splitlines()[0]
             self.end(reason)
             raise DistributedError(
                 f"Another rank is gone, or rank {self.rank} of {self.size} has not heard of it for "

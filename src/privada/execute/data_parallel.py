@@ -145,12 +145,17 @@ class _Part:
         self._parameters: Parameters = local.parameters
         self._scaling = FlatScaling(None, None)
 
-    def _exchange(self, ask: _Ask, rows: RandomSource) -> ClippedSum | None:
+    def _exchange(
+        self, ask: _Ask, rows: RandomSource
+    ) -> tuple[ClippedSum | None, BaseException | None]:
         """Compute the sum that is asked for together; None where there is none here.
 
-        What this rank's part raises is raised when all have ended theirs.
+        The second value is what this rank's part has raised, which is told when all have ended
+        theirs.
         """
-        ranks, own, error = self._ranks, None, None
+        ranks = self._ranks
+        own: ClippedSum | None = None
+        error: BaseException | None = None
         with ranks.exchange():
             self._synchronise(ask)
             try:
@@ -161,16 +166,14 @@ class _Part:
             note = torch.tensor(said, dtype=torch.float64)
             value = None if own is None else own.value
             whole = ranks.add_up_(value, note, self._parameters.device)
-        if error is not None:
-            raise error
-        if not whole or own is None:
-            return None
+        if error is not None or not whole or own is None:
+            return None, error
         if not (own.sensitivity == float(note[0]) == -float(note[1]) and own.extra == note[2]):
             raise DistributedError(
                 "Expected all ranks to compute sums of the same sensitivity, got between "
                 f"{-float(note[1])} and {float(note[0])}. Run the same version everywhere."
             )
-        return own
+        return own, None
 
     def _synchronise(self, ask: _Ask) -> None:
         """Take over the parameters and the scaling of rank 0."""
@@ -256,9 +259,11 @@ class Leading(_Part):
         self._known = False
         with self._ranks.exchange():
             self._ranks.tell(ask)
-            found = self._exchange(ask, SecureSource() if rows is None else rows)
+            found, error = self._exchange(ask, SecureSource() if rows is None else rows)
         if isinstance(source, SeededSource) and start is not None:
             source.position = start + size  # as if all parts had been computed here
+        if error is not None:
+            raise error
         if found is None:
             raise self._explained()
         return found
@@ -289,21 +294,13 @@ class Following(_Part):
             self._ranks.reports(said)
             return
         assert isinstance(message, _Ask)
-        self.error = None
         source = self._local.model_rng
         if isinstance(source, SeededSource) and message.model_position is not None:
             source.position = message.model_position + self._ranks.rank
         rows: RandomSource = SecureSource()
         if message.rows_position is not None and isinstance(source, SeededSource):
             rows = SeededSource(source.seed, "sampling", message.rows_position)
-        try:
-            self._exchange(message, rows)
-        except DistributedError:
-            raise
-        except BaseException as error:
-            if self._ranks.ended is not None:
-                raise
-            self.error = error  # which rank 0 asks for
+        _, self.error = self._exchange(message, rows)  # which rank 0 may ask for
 
     def _own(self, ask: _Ask, rows: RandomSource) -> ClippedSum:
         if ask.recheck:

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 from privada.accounting import Budget, Ledger
 from privada.core.errors import ArgumentError
 from privada.core.randomness import SeededSource, make_source
+from privada.core.ranks import refuse_several
 from privada.core.validation import integer, printable_text
 from privada.mechanism import Mechanism
 from privada.participation import Participation, participation
@@ -128,6 +129,10 @@ def select(
     Hyperparameter Tuning with Renyi Differential Privacy, arXiv 2110.03620, Theorems 2 and 6; Liu
     and Talwar (2019), Private Selection from Private Candidates, arXiv 1811.07971, Theorem 3.4.
     """
+    refuse_several(
+        "a search",
+        "Start it in one process; its runs go side by side with n_jobs, or on a cluster.",
+    )
     taking_part = participation(sampling)
     unit, score = _checked(recipe, score, seed, unit, groups)
     opened = _opened(ledger, budget, state)

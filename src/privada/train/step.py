@@ -6,7 +6,7 @@ from dataclasses import replace
 from functools import partial
 
 from privada.accounting import events
-from privada.core.errors import PrivadaError
+from privada.core.errors import DistributedError, PrivadaError
 from privada.core.values import Release
 from privada.query.account import Ahead
 from privada.train.next_noise import next_event
@@ -111,7 +111,7 @@ def _counting_what_is_lost(run: Run, start: int, made: Callable[[], int]) -> Ite
         yield
     except BaseException as error:
         run.charges.abort_step(start, made())
-        if not isinstance(error, PrivadaError):
+        if not isinstance(error, PrivadaError) or isinstance(error, DistributedError):
             with suppress(PrivadaError):  # what cannot be given back stays charged
                 run.gradients.account.refund_unused()
                 run.charges.plan_anew(start)

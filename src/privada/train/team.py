@@ -209,14 +209,14 @@ class Several:
             raise DistributedError(
                 f"Expected all ranks to make the same calls in the same order, got {listed}. What "
                 "trains is not to stand under `if pv.execute.rank() == 0`; what reports may. "
-                "Nothing was charged."
+                "Nothing more was charged."
             )
         differ = [rank for rank, (_, mark) in enumerate(said) if mark != said[0][1]]
         if differ:
             raise DistributedError(
                 f"Expected the model to be the same on all ranks, got another one on ranks "
                 f"{differ} than on rank 0: something besides the run has changed it since the last "
-                "call. Change it in the same way on all ranks, or on none. Nothing was charged."
+                "call. Change it alike on all ranks, or on none. Nothing more was charged."
             )
 
     def share_model(self, model: nn.Module) -> None:
@@ -274,7 +274,7 @@ def facts_of(
     }
     return {
         "the versions of Privada and torch": f"{__version__}, {torch.__version__}",
-        "the settings": asked,
+        **asked,
         "the ledger, given or not": settings.ledger is not None,
         "the transform and the collate, given or not": (
             settings.transform is not None,

@@ -65,11 +65,11 @@ class Snapshot:
 class _Reading:
     """One moment of a copy."""
 
-    def __init__(self, held: Snapshot) -> None:
-        self._held = held
+    def __init__(self, held: Snapshot, version: int) -> None:
+        self._held, self._version = held, version
 
     def version(self) -> Hashable:
-        return id(self._held)
+        return self._version
 
     def charges(self) -> list[Charge]:
         return list(self._held.charges)
@@ -91,7 +91,7 @@ class ReplicaStorage:
     path: Path | None = None
 
     def __init__(self, held: Snapshot) -> None:
-        self._held = held
+        self._held, self._version = held, 0
         self.name, self.durable = held.name, held.durable
         self._lock = threading.RLock()
 
@@ -99,7 +99,7 @@ class ReplicaStorage:
         """Take a newer copy of the same ledger."""
         self.check_facts(held.facts)
         with self._lock:
-            self._held = held
+            self._held, self._version = held, self._version + 1
 
     def open(self, new: Mapping[str, str] | None) -> Mapping[str, str]:
         """Return the facts of the ledger that it is a copy of."""
@@ -116,7 +116,7 @@ class ReplicaStorage:
     def reading(self, doing: str = "read") -> Iterator[ReadTransaction]:
         """See the copy."""
         with self._lock:
-            yield _Reading(self._held)
+            yield _Reading(self._held, self._version)
 
     def writing(self, doing: str) -> contextlib.AbstractContextManager[WriteTransaction]:
         """Refuse."""
