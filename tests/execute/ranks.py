@@ -56,9 +56,9 @@ def ended(started, patience=PATIENCE):
     return outcomes
 
 
-def together(job, size, folder, *arguments, **environment):
+def together(job, size, folder, *arguments, patience=PATIENCE, **environment):
     """Do a job on so many ranks, and return what each printed; one that fails, fails the test."""
-    outcomes = ended(start(job, size, folder, *arguments, **environment))
+    outcomes = ended(start(job, size, folder, *arguments, **environment), patience)
     words = [f"rank {rank}:\n{out}\n{err}" for rank, (_, out, err) in enumerate(outcomes)]
     assert all(code == 0 for code, _, _ in outcomes), "\n".join(words)
     return [out for _, out, _ in outcomes]

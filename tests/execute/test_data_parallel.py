@@ -30,7 +30,7 @@ def alike(one, other):
 
 
 def check_cases(size, folder, names):
-    together("cases", size, folder, *names)
+    together("cases", size, folder, *names, patience=600)
     for name in names:
         expected = outcome(trainer(name, Tree(size)).fit())
         for rank in range(size):

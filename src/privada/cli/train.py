@@ -62,6 +62,9 @@ def train(
             "lost: refuse, pay-again or defaults. Default: refuse."
         ),
     ] = None,
+    processes: Annotated[
+        int, typer.Option(help="Processes of this machine that compute the steps together.")
+    ] = 1,
     seed: shared.Seed = None,
     as_json: shared.AsJson = False,
 ) -> None:
@@ -88,7 +91,12 @@ def train(
     folder = default_output(table) if output is None else output
     with stoppable("Go on with --resume.", folder):
         trained = train_table(
-            table, options, folder, resume=resume, progress=not as_json and sys.stdout.isatty()
+            table,
+            options,
+            folder,
+            resume=resume,
+            progress=not as_json and sys.stdout.isatty(),
+            processes=processes,
         )
     if as_json:
         typer.echo(json.dumps(trained.to_dict(), indent=2))

@@ -17,7 +17,11 @@ from privada.accounting.ledger import PLANNED
 from privada.core.errors import BudgetExceeded, PrivadaError
 from privada.core.hidden_streams import hidden_generator
 from privada.core.randomness import make_source
+from privada.core.ranks import refuse_several
+from privada.core.validation import integer
+from privada.execute.helpers import helpers
 from privada.models import Architecture, save
+from privada.query.executor import Execution
 from privada.query.scores import Score, accuracy, bounded_loss, public_score
 from privada.report import Entry, write
 from privada.tables.files import write_durably
@@ -98,6 +102,7 @@ def train_table(
     *,
     resume: bool = False,
     progress: bool = False,
+    processes: int = 1,
 ) -> TrainedTable:
     """Train a model on a private table, and write it with its statement to a folder.
 
@@ -112,6 +117,7 @@ def train_table(
         resume: go on with the stopped run in `output`, on its ledger. What was answered is not
             asked again.
         progress: show a bar.
+        processes: how many processes of this machine compute the steps together, this one included.
 
     Returns:
         The trained model, its statement and its metrics.
@@ -138,6 +144,10 @@ def train_table(
         >>> trained.statement.epsilon <= 2.0, trained.output.name
         (True, 'patients-private')
     """
+    refuse_several(
+        "training on a table", "Leave out torchrun and give the number of processes instead."
+    )
+    integer("processes", processes)
     options = with_person_of_schema(options)
     source = Path(table)
     place = default_output(source) if output is None else Path(output)
@@ -159,7 +169,7 @@ def train_table(
             if ahead is not None:
                 _declare(ahead, pending, ledger, run, folder)
             data = ask_and_encode(rows, options, pending, ledger=ledger, run=run)
-            return _train(_kept(data, folder), ledger, run, folder, progress)
+            return _train(_kept(data, folder), ledger, run, folder, progress, processes)
     except BaseException as error:
         charged = folder.charged_in_words(run) if folder.may_be_charged else ""
         if charged and isinstance(error, PrivadaError):
@@ -207,27 +217,46 @@ def _declare(
 
 
 def _train(
-    data: TrainingData, ledger: Ledger, run: str, folder: RunFolder, progress: bool
+    data: TrainingData,
+    ledger: Ledger,
+    run: str,
+    folder: RunFolder,
+    progress: bool,
+    processes: int,
 ) -> TrainedTable:
     """Take all steps, and fill the folder."""
-    checkpoint = folder.checkpoint
+    checkpoint, options = folder.checkpoint, folder.options
     resumed = checkpoint if checkpoint.exists() else None
-    trainer, architecture = _make_trainer(folder.options, data, ledger, run, resumed)
-    if resumed is None:
-        trainer.save(checkpoint)  # so that a run that is killed can go on
-    try:
+    with helpers(processes, _help, options, data, run, folder.ledger_path) as executor:
+        trainer, architecture = _make_trainer(options, data, ledger, run, resumed, executor)
+        if resumed is None:
+            trainer.save(checkpoint)  # so that a run that is killed can go on
         every = max(1, trainer.steps // _CHECKPOINTS)
-        trainer.fit(progress=progress, checkpoint=checkpoint, checkpoint_steps=every)
-    except BudgetExceeded:
-        if trainer.steps_done == 0:
-            raise
-        trainer.finish()  # it has paid for some steps twice, after a crash; what there is, counts
+        _take_steps(trainer, progress=progress, checkpoint=checkpoint, checkpoint_steps=every)
     metrics = _public_metrics(trainer.model, data)
     trained = TrainedTable(trainer, architecture, data, metrics, folder.path)
     with writing(folder.path):
         _write_results(trained, folder)
         checkpoint.unlink(missing_ok=True)
     return trained
+
+
+def _take_steps(trainer: Trainer, **how: Any) -> None:
+    """Take all steps that the budget allows."""
+    try:
+        trainer.fit(**how)
+    except BudgetExceeded:
+        if trainer.steps_done == 0:
+            raise
+        trainer.finish()  # it has paid for some steps twice, after a crash; what there is, counts
+
+
+def _help(
+    executor: Execution, options: TrainOptions, data: TrainingData, run: str, ledger: Path
+) -> None:
+    """Compute a share of the steps, in another process. The ledger is only named, never opened."""
+    trainer, _ = _make_trainer(options, data, ledger, run, None, executor)
+    _take_steps(trainer)
 
 
 def _kept(data: TrainingData, folder: RunFolder) -> TrainingData:
@@ -241,7 +270,12 @@ def _kept(data: TrainingData, folder: RunFolder) -> TrainingData:
 
 
 def _make_trainer(
-    options: TrainOptions, data: TrainingData, ledger: Ledger, run: str, resumed: Path | None
+    options: TrainOptions,
+    data: TrainingData,
+    ledger: Ledger | Path,
+    run: str,
+    resumed: Path | None,
+    executor: Execution | None = None,
 ) -> tuple[Trainer, Architecture]:
     chosen = defaults.settings(
         data.population, batch=options.batch_size, epochs=options.epochs, clip=options.clip,
@@ -272,6 +306,7 @@ def _make_trainer(
         resume=resumed,
         groups=data.persons,
         rows_per_unit=options.rows_per_person,
+        executor=executor,
     )
     return trainer, architecture
 
