@@ -175,8 +175,8 @@ def page(rows: list[dict]) -> str:
         "other work while this was measured, so that a second core was not always free: read the "
         f"ratios, not the milliseconds. Machine: {facts}.",
         "",
-        "Processor time is that of rank 0 alone, in one process over on two: how many times as fast "
-        "two processes would be if each had a core to itself and sending took no time.",
+        "Processor time is that of rank 0 alone, in one process over on two: how many times as "
+        "fast two processes would be if each had a core to itself and sending took no time.",
         "",
         "| model | batch | one process, one thread: ms | two threads: times as fast | "
         "two processes: times as fast | processor time |",

@@ -14,6 +14,8 @@ CLIP, ROWS = 0.5, 60
 
 EXECUTIONS = {
     "local": None,
+    "said to be local": pv.execute.Local(),
+    "one rank": pv.execute.DataParallel(),
     "one part": pv.execute.InParts(1),
     "two parts": pv.execute.InParts(2),
     "seven parts": pv.execute.InParts(7),

@@ -142,6 +142,7 @@ def test_reports_are_the_same_on_all_ranks_and_only_rank_0_can_charge(several):
     assert zero["private"] is one["private"] is True
     assert zero["epsilon"] == one["epsilon"]
     assert zero["text"] == one["text"]
+    assert "2 processes computed the sums" in zero["text"]
     assert one["refused here"][0] == "LedgerError"
     assert "Rank 0 alone" in one["refused here"][1]
     for found in several:

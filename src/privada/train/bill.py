@@ -97,6 +97,12 @@ def assumptions(run: Run) -> list[str]:
 def _of_records(run: Run) -> list[str]:
     """Return what is assumed of records that this process reads."""
     listed = [STRUCTURE]
+    if run.team.size > 1:
+        listed.append(
+            f"{run.team.size} processes computed the sums, from the same records in one order. "
+            "What they send each other, draws and sums without noise, is seen by nobody else: the "
+            "machines and the network between them are trusted."
+        )
     if isinstance(run.records, private_data.DatasetRecords):
         listed.append(one_by_one(run.settings.unit))
     padding = run.tried.engine.padding
