@@ -114,6 +114,11 @@ CASES |= {
         "noise_multiplier": None,
         "delta": None,
     },
+    "noise in turns": {
+        "sampling": pv.participation.CyclicPoisson(3),
+        "noise": pv.noise.Banded(3),
+        "steps": 7,
+    },
     "calibrated": {"budget": BUDGET, "noise_multiplier": None, "delta": None},
     "early stopping": {
         "steps": 12,
