@@ -5,6 +5,7 @@ To add a storage, write one file as dictionary_storage.py is, and add a line to 
 
 import contextlib
 import copy
+import hashlib
 import os
 import pickle
 import threading
@@ -17,16 +18,33 @@ from typing import Any
 import pytest
 
 import privada as pv
-from privada.accounting import Budget, Ledger, LedgerStorage, SQLiteStorage, epsilon_of, events
+from privada.accounting import (
+    Budget,
+    Ledger,
+    LedgerStorage,
+    PostgresStorage,
+    SQLiteStorage,
+    epsilon_of,
+    events,
+)
 from privada.accounting.ledger import Busy
 from privada.core.errors import BudgetExceeded, LedgerError
 from tests.contracts.dictionary_storage import DictionaryStorage
 from tests.forks import PATIENCE, in_fork, together
+from tests.postgres_server import shared_server
 
 GAUSSIAN, OTHER = events.gaussian(20.0), events.gaussian(30.0)
 FACTS = {"dataset": "patients", "epsilon": "1.0", "delta": "1e-05"}
+
+
+def name_of(folder: Path) -> str:
+    """Return a name for a ledger that each folder has of its own."""
+    return hashlib.sha256(str(folder).encode()).hexdigest()[:20]
+
+
 STORAGES: dict[str, Callable[[Path], LedgerStorage]] = {
     "SQLite file": lambda folder: SQLiteStorage(folder / "patients.ledger"),
+    "PostgreSQL": lambda folder: PostgresStorage(shared_server().url(name_of(folder))),
     "SQLite in memory": lambda _: SQLiteStorage(None),
     "dictionary": lambda _: DictionaryStorage(),
 }

@@ -15,7 +15,13 @@ from privada.accounting.budget import Budget
 from privada.accounting.calibration import batch_size, epsilon, noise_multiplier, steps
 from privada.accounting.composition import advanced_composition, advanced_composition_sigma
 from privada.accounting.filters import RenyiFilter
-from privada.accounting.ledger import Charge, Ledger, LedgerStorage, SQLiteStorage
+from privada.accounting.ledger import (
+    Charge,
+    Ledger,
+    LedgerStorage,
+    PostgresStorage,
+    SQLiteStorage,
+)
 from privada.accounting.reservations import Reservation
 from privada.accounting.statement import Statement
 
@@ -28,6 +34,7 @@ __all__ = [
     "LedgerStorage",
     "LossDistributionAccountant",
     "MomentsAccountant",
+    "PostgresStorage",
     "RenyiAccountant",
     "RenyiFilter",
     "Reservation",

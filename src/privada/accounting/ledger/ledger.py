@@ -26,9 +26,10 @@ from privada.accounting.ledger.counting import (
 )
 from privada.accounting.ledger.declarations import Declarations
 from privada.accounting.ledger.former import FormerNames
+from privada.accounting.ledger.places import storage_at
 from privada.accounting.ledger.planned import PlannedCounting
+from privada.accounting.ledger.postgres import PostgresStorage
 from privada.accounting.ledger.publications import Publications
-from privada.accounting.ledger.sqlite import SQLiteStorage
 from privada.accounting.ledger.storage import (
     Charge,
     LedgerStorage,
@@ -51,21 +52,23 @@ def all_rows_of(unit: str) -> str:
 
 
 class Ledger(Publications, Declarations, FormerNames):
-    """Every charge against one data set, kept in one file that outlives runs and crashes.
+    """Every charge against one data set, kept in one place that outlives runs and crashes.
 
     A charge is committed durably before the release that it pays for; one that would exceed the
-    budget is refused before any data is read. Processes may share the file: each charge is
+    budget is refused before any data is read. Processes may share the place: each charge is
     checked against everything charged so far, under a lock. A killed run stays charged for all
     that it had reserved.
 
     Args:
-        path: the file, created if it does not exist; None keeps the ledger in memory, for this
-            process alone. Or a storage, such as `SQLiteStorage(path)`: any `LedgerStorage`, which
-            says where charges are kept and serves this ledger alone.
+        path: the file, created if it does not exist; or the URL of a PostgreSQL database, such as
+            "postgresql://user@host/database?ledger=patients", which machines may share; None keeps
+            the ledger in memory, for this process alone. Or a storage, such as
+            `SQLiteStorage(path)`: any `LedgerStorage`, which says where charges are kept and serves
+            this ledger alone.
         budget: the most that may ever be charged. Fixed when the file is created; None leaves a
             new ledger without a limit, and takes an existing one's as it is.
         dataset: the name of the data set; an existing ledger of another name is refused. Defaults
-            to the file's stem.
+            to the file's stem, or the name of the ledger in its database.
         kind: "adaptive" (the default for a new one), on which every charge may be chosen in the
             light of earlier releases, and which counts by a Renyi filter; or "planned", which
             allows what was declared before the first charge alone, and counts all of it by
@@ -104,10 +107,10 @@ class Ledger(Publications, Declarations, FormerNames):
         _check_budget("budget", budget)
         kind = None if kind is None else one_of("kind", kind, KINDS)
         dataset = None if dataset is None else printable_text("dataset", dataset)
-        self._start(path if isinstance(path, LedgerStorage) else SQLiteStorage(path))
+        self._start(path if isinstance(path, LedgerStorage) else storage_at(path))
         self._facts = self._storage.open(
             {
-                "dataset": dataset or dataset_of(self._storage.path),
+                "dataset": dataset or _usual_dataset(self._storage),
                 "epsilon": "none" if budget is None else repr(budget.epsilon),
                 "delta": "none" if budget is None else repr(budget.delta),
                 "kind": kind or ADAPTIVE,
@@ -199,7 +202,10 @@ class Ledger(Publications, Declarations, FormerNames):
 
     @property
     def name(self) -> str:
-        """The path as it was given, or the place in other words, for people to read."""
+        """The path as it was given, or the place in other words, for people to read.
+
+        A URL is shown without user and password.
+        """
         return self._storage.name
 
     @property
@@ -564,6 +570,13 @@ def dataset_of(path: str | os.PathLike[str] | None) -> str:
     """Return the file's name as the name of a data set, if it can be one."""
     stem = Path(path).stem if isinstance(path, (str, os.PathLike)) else ""
     return stem if stem.isprintable() and stem else "unnamed data set"
+
+
+def _usual_dataset(storage: LedgerStorage) -> str:
+    """Return what a data set is called whose ledger nobody names."""
+    if isinstance(storage, PostgresStorage):
+        return storage.dataset
+    return dataset_of(storage.path)
 
 
 def _reopen(storage: LedgerStorage, facts: Mapping[str, str]) -> Ledger:

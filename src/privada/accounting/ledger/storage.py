@@ -15,6 +15,9 @@ from dp_accounting import DpEvent
 
 from privada.core.errors import LedgerError
 
+# The most releases of one kind that a run may have: the largest number of SQLite and PostgreSQL.
+LARGEST_COUNT = (1 << 63) - 1
+
 
 class Busy(LedgerError):
     """This very thread is in the middle of using the ledger, as a signal handler may find it."""

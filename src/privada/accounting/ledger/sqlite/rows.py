@@ -8,11 +8,8 @@ from dp_accounting import DpEvent
 from privada.accounting import events
 from privada.accounting.ledger.sqlite import formats
 from privada.accounting.ledger.sqlite.connections import malformed
-from privada.accounting.ledger.storage import Charge
+from privada.accounting.ledger.storage import LARGEST_COUNT, Charge
 from privada.core.errors import EventError, LedgerError
-
-# The largest number of SQLite.
-_LARGEST = (1 << 63) - 1
 
 
 def _lease(label: str) -> str:
@@ -142,10 +139,10 @@ class SQLiteTransaction:
 
 
 def _check_count(run: str, event: DpEvent, count: int, change: int) -> None:
-    if count + change > _LARGEST:
+    if count + change > LARGEST_COUNT:
         raise LedgerError(
             f"Cannot charge {change:,} x {events.describe(event)} to run {run!r}: it would "
-            f"have more than {_LARGEST:,}, the most that a ledger can count. Nothing was "
+            f"have more than {LARGEST_COUNT:,}, the most that a ledger can count. Nothing was "
             "charged; charge fewer."
         )
     if count + change < 0:

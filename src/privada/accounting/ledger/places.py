@@ -1,0 +1,43 @@
+"""Where ledgers are kept: what a path or a URL stands for."""
+
+import os
+from pathlib import Path
+
+from privada.accounting.ledger.postgres import PostgresStorage
+from privada.accounting.ledger.postgres.urls import check_not_a_path, is_url
+from privada.accounting.ledger.sqlite import SQLiteStorage
+
+Place = str | os.PathLike[str]
+
+
+def storage_at(place: Place | None) -> SQLiteStorage | PostgresStorage:
+    """Return the storage of a ledger: in a file, by its path; in PostgreSQL, by its URL; in memory.
+
+    Example:
+        >>> from privada.accounting.ledger import storage_at
+        >>> storage_at(None).name, storage_at("patients.ledger").name
+        ('in memory', 'patients.ledger')
+    """
+    check_not_a_path(place)
+    return PostgresStorage(str(place)) if is_url(place) else SQLiteStorage(place)
+
+
+def exists(place: Place) -> bool:
+    """Return whether there is a ledger at a path or a URL, or anything else.
+
+    Raises:
+        LedgerError: the server of a URL cannot be asked.
+    """
+    check_not_a_path(place)
+    if not is_url(place):
+        return Path(place).exists()
+    storage = PostgresStorage(str(place))
+    try:
+        return storage.exists()
+    finally:
+        storage.close()
+
+
+def file_of(place: Place | None) -> Path | None:
+    """Return the path of a ledger that is a file, None of one that is not."""
+    return None if place is None or is_url(place) else Path(place)

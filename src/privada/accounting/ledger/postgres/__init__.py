@@ -1,0 +1,6 @@
+"""The ledger of a team: in a PostgreSQL database that machines may share."""
+
+from privada.accounting.ledger.postgres.grants import grants
+from privada.accounting.ledger.postgres.storage import PostgresStorage
+
+__all__ = ["PostgresStorage", "grants"]

@@ -1,0 +1,139 @@
+"""The journal of a ledger: what its rows come to, and the seals that make them one chain."""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from dp_accounting import DpEvent
+
+from privada.accounting import events
+from privada.accounting.ledger.postgres import tables
+from privada.accounting.ledger.postgres.connections import damaged
+from privada.accounting.ledger.storage import Charge
+from privada.core.errors import EventError
+
+
+def now() -> str:
+    """Return the time, for people to read."""
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+def first_seal(facts: Mapping[str, str]) -> str:
+    """Return the seal before the first row: the digest of the facts."""
+    return tables.digest("facts", *(text for item in sorted(facts.items()) for text in item))
+
+
+@dataclass(frozen=True)
+class Row:
+    """A row of the journal, as `tables.COLUMNS` names its columns."""
+
+    number: int
+    act: str
+    run: str
+    purpose: str
+    event: str
+    change: int
+    label: str
+    value: str
+    at: str
+    role: str
+    token: str
+    seal: str
+
+    @classmethod
+    def after(cls, number: int, seal: str, **given: Any) -> "Row":
+        """Return the row that comes next, sealed."""
+        fields = dict.fromkeys(tables.COLUMNS, "") | {"number": number + 1, "change": 0} | given
+        return cls(**fields, seal=_seal(seal, fields))
+
+    def continues(self, seal: str) -> bool:
+        """Return whether it is what was written after that seal."""
+        fields = {name: getattr(self, name) for name in tables.COLUMNS}
+        return self.seal == _seal(seal, fields)
+
+
+def _seal(before: str, fields: Mapping[str, Any]) -> str:
+    return tables.digest(before, *(str(fields[name]) for name in tables.COLUMNS))
+
+
+@dataclass
+class _Count:
+    count: int
+    first: str
+    last: str
+
+
+class Contents:
+    """What a journal comes to, up to one of its rows.
+
+    Args:
+        name: that of the ledger, for errors.
+        facts: those of the ledger, which the first seal is made of.
+    """
+
+    def __init__(self, name: str, facts: Mapping[str, str]) -> None:
+        self._name = name
+        self.number, self.seal = 0, first_seal(facts)
+        self.state, self.origin = "", ""
+        self.published: dict[str, str] = {}
+        self.leases: dict[str, str] = {}
+        self._counts: dict[tuple[str, str, str], _Count] = {}
+        self._by_role: dict[tuple[str, ...], int] = {}
+        self._events: dict[str, DpEvent] = {}
+
+    def take(self, rows: Iterable[tuple[Any, ...]]) -> None:
+        """Count rows of the server; each is the columns, the seal and the total of its role.
+
+        Raises:
+            LedgerError: one is missing, altered, doubled or out of its place.
+        """
+        for *fields, total in rows:
+            row = Row(*fields)
+            if row.number != self.number + 1 or not row.continues(self.seal):
+                raise damaged(
+                    self._name, f"row {self.number + 1} of its journal is not what it was"
+                )
+            self.add(row)
+            if row.act == tables.CHARGE and self._by_role[_owner(row)] != total:
+                raise damaged(self._name, f"the total in row {row.number} of its journal is wrong")
+
+    def add(self, row: Row) -> None:
+        """Count the next row."""
+        if row.act == tables.CHARGE:
+            key = row.run, row.purpose, row.event
+            known = self._counts.setdefault(key, _Count(0, row.at, row.at))
+            known.count, known.last = known.count + row.change, row.at
+            owner = _owner(row)
+            self._by_role[owner] = self._by_role.get(owner, 0) + row.change
+            if known.count < 0:
+                raise damaged(self._name, "more was given back than charged")
+        elif row.act == tables.PUBLISH:
+            self.published[row.label] = row.value
+        elif row.act == tables.LEASE:
+            self.leases[row.label] = row.value
+        elif row.act == tables.STATE:
+            self.state = row.value
+        else:
+            self.origin = row.value
+        self.number, self.seal = row.number, row.seal
+
+    def count(self, run: str, purpose: str, event: DpEvent) -> int:
+        """Return how often a run was charged for an event."""
+        known = self._counts.get((run, purpose, events.encode(event)))
+        return 0 if known is None else known.count
+
+    def charges(self) -> Iterator[Charge]:
+        """Return the charges, oldest first."""
+        for (run, purpose, text), known in self._counts.items():
+            event = self._events.get(text)
+            if event is None:
+                try:
+                    event = self._events[text] = events.decode(text)
+                except EventError as error:
+                    raise damaged(self._name, str(error)) from error
+            yield Charge(run, purpose, event, known.count, known.first, known.last)
+
+
+def _owner(row: Row) -> tuple[str, ...]:
+    return row.role, row.run, row.purpose, row.event
