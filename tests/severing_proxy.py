@@ -67,15 +67,19 @@ class Proxy:
                 threading.Thread(target=self._forward, args=(client,), daemon=True).start()
 
     def _forward(self, client: socket.socket) -> None:
-        with contextlib.suppress(OSError), client:
-            with socket.create_connection(("127.0.0.1", self._to), PATIENCE) as server:
-                for each in (client, server):
-                    each.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-                with selectors.DefaultSelector() as ready:
-                    ready.register(client, selectors.EVENT_READ, server)
-                    ready.register(server, selectors.EVENT_READ, client)
-                    while self._pass(ready, client, server):
-                        pass
+        to = "127.0.0.1", self._to
+        with (
+            contextlib.suppress(OSError),
+            client,
+            socket.create_connection(to, PATIENCE) as server,
+            selectors.DefaultSelector() as ready,
+        ):
+            for each in (client, server):
+                each.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            ready.register(client, selectors.EVENT_READ, server)
+            ready.register(server, selectors.EVENT_READ, client)
+            while self._pass(ready, client, server):
+                pass
 
     def _pass(
         self, ready: selectors.BaseSelector, client: socket.socket, server: socket.socket

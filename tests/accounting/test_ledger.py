@@ -1154,7 +1154,7 @@ def foreign(path: Path) -> None:
 def newer(path: Path) -> None:
     make_ledger(path)
     with contextlib.closing(sqlite3.connect(path)) as connection:
-        connection.execute(f"PRAGMA user_version = {formats.SCHEMA_VERSION + 1}")
+        connection.execute(f"PRAGMA user_version = {formats.NEWEST_VERSION + 1}")
 
 
 def without_tables(path: Path) -> None:

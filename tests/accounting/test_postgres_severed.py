@@ -5,11 +5,11 @@ import random
 import signal
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 
-from privada.accounting import Budget, Ledger, events
+from privada.accounting import Budget, Ledger, Reservation, events
 from privada.accounting.ledger.postgres import connections
 from privada.core.errors import LedgerError
 from tests.forks import PATIENCE
@@ -38,6 +38,15 @@ def charged(url: str) -> int:
         return sum(charge.count for charge in ledger.charges())
 
 
+def error_of(act: Callable[[], object]) -> str:
+    """Return the words of the error that comes of something, none if it is done."""
+    try:
+        act()
+    except LedgerError as error:
+        return str(error)
+    return ""
+
+
 # The moment, and whether the charge is made.
 MOMENTS = {
     "before anything is asked": (Cut(b"BEGIN"), True),
@@ -61,27 +70,21 @@ def test_a_charge_is_made_or_not_whenever_the_connection_is_cut(
     ledger = Ledger(direct.replace(f":{server.port}/", f":{proxy.port}/"), BUDGET)
     ledger.charge({GAUSSIAN: 2}, run="before")
     proxy.cut(cut)
-    try:
-        reservation = ledger.charge({GAUSSIAN: 3}, run="cut")
-    except LedgerError as error:
-        assert not made
-        assert "Cannot charge the ledger" in str(error)
-        assert "Cannot tell" not in str(error)
-    else:
-        assert made
-        reservation.use(GAUSSIAN)
+    reservations: list[Reservation] = []
+    error = error_of(lambda: reservations.append(ledger.charge({GAUSSIAN: 3}, run="cut")))
+    assert error.startswith("" if made else "Cannot charge the ledger")
+    assert bool(reservations) == made == (not error)
     assert proxy.cuts == 1
     assert charged(direct) == 2 + 3 * made
     assert sum(ledger.totals().values()) == 2 + 3 * made
     ledger.charge({GAUSSIAN: 1}, run="after")
-    if made:
+    for reservation in reservations:
+        reservation.use(GAUSSIAN)
         ledger.refund(reservation)
     assert charged(direct) == 3 + made == sum(ledger.totals().values())
 
 
-def test_a_refund_is_made_once_whenever_the_connection_is_cut(
-    server: Server, proxy: Proxy
-) -> None:
+def test_a_refund_is_made_once_whenever_the_connection_is_cut(server: Server, proxy: Proxy) -> None:
     direct = server.new()
     ledger = Ledger(direct.replace(f":{server.port}/", f":{proxy.port}/"), BUDGET)
     for cut, made in MOMENTS.values():
@@ -105,12 +108,9 @@ def test_cut_at_random_every_charge_is_known(server: Server, proxy: Proxy) -> No
     made = failed = 0
     while proxy.cuts < 60:
         proxy.cut_at_random(generator, 0.08)
-        try:
-            ledger.charge({GAUSSIAN: 1}, run="a")
-            made += 1
-        except LedgerError as error:
-            assert "Cannot tell" not in str(error)
-            failed += 1
+        error = error_of(lambda: ledger.charge({GAUSSIAN: 1}, run="a"))
+        assert "Cannot tell" not in error
+        made, failed = made + (not error), failed + bool(error)
         proxy.calm()
         assert sum(ledger.totals().values()) == made
     assert charged(direct) == made
@@ -125,7 +125,7 @@ def test_what_cannot_be_found_out_is_an_error_and_stays_charged(
     ledger = Ledger(direct.replace(f":{server.port}/", f":{proxy.port}/"), BUDGET)
     proxy.refusing = True
     proxy.cut(Cut(b"COMMIT\0", 0.0, answered=True))
-    with pytest.raises(LedgerError, match="Cannot tell whether .* stays charged"):
+    with pytest.raises(LedgerError, match=r"Cannot tell whether .* stays charged"):
         ledger.charge({GAUSSIAN: 3}, run="a")
     with pytest.raises(LedgerError, match="Cannot charge"):
         ledger.charge({GAUSSIAN: 3}, run="a")
@@ -157,11 +157,9 @@ def test_sessions_that_are_ended_by_the_server_lose_no_charge(server: Server) ->
     made = 0
     until = time.monotonic() + PATIENCE
     while ended[0] < 40 and time.monotonic() < until:
-        try:
-            ledger.charge({GAUSSIAN: 1}, run="a")
-            made += 1
-        except LedgerError as error:
-            assert "Cannot tell" not in str(error)
+        error = error_of(lambda: ledger.charge({GAUSSIAN: 1}, run="a"))
+        assert "Cannot tell" not in error
+        made += not error
     stop.set()
     thread.join(PATIENCE)
     assert ended[0] >= 40
@@ -207,16 +205,14 @@ def test_a_server_that_is_killed_forgets_no_charge(own_server: Server) -> None:
 
     def charge() -> None:
         while not stop.is_set():
-            try:
-                ledger.charge({GAUSSIAN: 1}, run="a")
-                made[0] += 1
-            except LedgerError as error:
-                unknown[0] += "Cannot tell" in str(error)
+            error = error_of(lambda: ledger.charge({GAUSSIAN: 1}, run="a"))
+            made[0] += not error
+            unknown[0] += "Cannot tell" in error
 
     thread = threading.Thread(target=charge, daemon=True)
     thread.start()
     try:
-        for _ in range(6):
+        for _ in range(4):
             before, until = made[0], time.monotonic() + PATIENCE
             while made[0] < before + 5 and time.monotonic() < until:
                 time.sleep(0.002)
@@ -227,7 +223,7 @@ def test_a_server_that_is_killed_forgets_no_charge(own_server: Server) -> None:
         stop.set()
         thread.join(PATIENCE)
     assert unknown[0] == 0
-    assert made[0] >= 30
+    assert made[0] >= 20
     assert charged(url) == made[0] == sum(ledger.totals().values())
 
 

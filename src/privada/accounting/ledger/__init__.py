@@ -9,6 +9,7 @@ an account for what is charged elsewhere already.
 
 from privada.accounting.ledger.counting import ADAPTIVE, KINDS, PLANNED, Counting
 from privada.accounting.ledger.ledger import PURPOSES, ROW, Ledger, all_rows_of, dataset_of
+from privada.accounting.ledger.moving import move
 from privada.accounting.ledger.places import Place, exists, file_of, storage_at
 from privada.accounting.ledger.postgres import PostgresStorage, grants
 from privada.accounting.ledger.prepaid import Prepaid
@@ -45,5 +46,6 @@ __all__ = [
     "exists",
     "file_of",
     "grants",
+    "move",
     "storage_at",
 ]

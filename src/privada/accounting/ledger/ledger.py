@@ -26,6 +26,7 @@ from privada.accounting.ledger.counting import (
 )
 from privada.accounting.ledger.declarations import Declarations
 from privada.accounting.ledger.former import FormerNames
+from privada.accounting.ledger.moving import MovableStorage
 from privada.accounting.ledger.places import storage_at
 from privada.accounting.ledger.planned import PlannedCounting
 from privada.accounting.ledger.postgres import PostgresStorage
@@ -199,6 +200,14 @@ class Ledger(Publications, Declarations, FormerNames):
     def durable(self) -> bool:
         """Whether charges outlive this process. A ledger in memory has none that do."""
         return self._storage.durable
+
+    @property
+    def closed(self) -> str | None:
+        """Why nothing more can be charged to it, such as that it was moved; None if it can be."""
+        if not self.durable or not isinstance(self._storage, MovableStorage):
+            return None
+        why = self._storage.closure()
+        return None if why is None else why.in_words()
 
     @property
     def name(self) -> str:

@@ -12,6 +12,7 @@ from privada.accounting.ledger.moving import Closure
 from privada.accounting.ledger.postgres import forks, journal, tables
 from privada.accounting.ledger.postgres.connections import damaged, telling
 from privada.accounting.ledger.postgres.journal import Contents
+from privada.accounting.ledger.postgres.moves import PostgresMoves
 from privada.accounting.ledger.postgres.session import Head, Session
 from privada.accounting.ledger.postgres.transactions import PostgresTransaction
 from privada.accounting.ledger.postgres.urls import LedgerURL
@@ -21,7 +22,7 @@ from privada.core.errors import LedgerError
 _FORMAT = "format"
 
 
-class PostgresStorage:
+class PostgresStorage(PostgresMoves):
     """Charges, and facts that never change, in a PostgreSQL database that machines may share.
 
     Args:

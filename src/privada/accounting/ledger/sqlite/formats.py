@@ -9,6 +9,7 @@ What the formats differ in:
 | 1 | meta, charges, given | as before, and `given` is not |
 | 2 | meta, charges, given | each row; the facts, the numbers and the sum of all rows' digests |
 | 3 | meta, charges, given | as before; the facts of a new ledger say of which kind it is |
+| 4 | meta, charges, given | as before, of a ledger that is closed, and why: no version charges it |
 
 Earlier formats are read as they are, and brought to the present one by the first write.
 """
@@ -19,15 +20,17 @@ import hashlib
 import os
 import sqlite3
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
 from privada.accounting.ledger.sqlite.connections import malformed
 
-SCHEMA_VERSION = 3
+SCHEMA_VERSION, NEWEST_VERSION = 3, 4
 APPLICATION_ID = 0x50525644  # "PRVD"
 COUNTERS = ("rows", "releases", "content")
+# Why a ledger is closed: in one of format 4 alone.
+STATE = "state"
 MODULUS = 1 << 256
 
 _META = "CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT) WITHOUT ROWID"
@@ -79,13 +82,14 @@ class Format:
 
 
 CURRENT = Format(SCHEMA_VERSION, (_META, _CHARGES, _GIVEN), "sealed with its kind")
+CLOSED = Format(NEWEST_VERSION, CURRENT.tables, "sealed and closed")
 _EARLIER = (
     Format(1, (_META, _CHARGES_UNSEALED), None),
     Format(1, (_META, _CHARGES), "seal"),
     Format(1, (_META, _CHARGES, _GIVEN_UNSEALED), "seal"),
     Format(2, (_META, _CHARGES, _GIVEN), "sealed"),
 )
-_FORMATS = (CURRENT, *_EARLIER)
+_FORMATS = (CURRENT, CLOSED, *_EARLIER)
 _UNSEALED_FACTS = {"dataset", "epsilon", "delta", "created"}
 
 
@@ -139,19 +143,54 @@ def format_of(connection: sqlite3.Connection, *, thorough: bool = False) -> Form
 
 def write_schema(connection: sqlite3.Connection, facts: Mapping[str, str]) -> None:
     """Make an empty ledger."""
-    counters = dict.fromkeys(COUNTERS, "0")
-    meta = {**facts, "id": os.urandom(8).hex(), "created": now(), **counters}
+    write_content(connection, Content({**facts, "id": os.urandom(8).hex(), "created": now()}))
+
+
+def write_content(connection: sqlite3.Connection, content: "Content", state: str = "") -> None:
+    """Make a ledger that holds something; it is closed if a state says why."""
     for statement in CURRENT.tables:
         connection.execute(statement)
-    write_meta(connection, meta)
+    _write_rows(connection, content)
+    write_meta(connection, content.meta())
     connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
     connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
+    if state:
+        write_state(connection, state)
 
 
-def write_meta(connection: sqlite3.Connection, meta: Mapping[str, str]) -> None:
+def _write_rows(connection: sqlite3.Connection, content: "Content") -> None:
+    connection.executemany(
+        "INSERT INTO charges (run, purpose, event, count, first, last, seal) "
+        "VALUES (?, ?, ?, ?, ?, ?, ?)",
+        [(*fields, seal(*fields)) for fields in content.charges],
+    )
+    connection.executemany(
+        "INSERT INTO given VALUES (?, ?, ?)",
+        [(*fields, seal(*fields)) for fields in content.published],
+    )
+
+
+def write_meta(
+    connection: sqlite3.Connection, meta: Mapping[str, str], found: Format = CURRENT
+) -> None:
     """Write the facts and the counters, sealed."""
-    sealed = {**meta, str(CURRENT.seal): seal(*sorted(meta.items()))}
+    sealed = {**meta, str(found.seal): seal(*sorted(meta.items()))}
     connection.executemany("INSERT OR REPLACE INTO meta VALUES (?, ?)", sealed.items())
+
+
+def write_state(connection: sqlite3.Connection, state: str) -> None:
+    """Close a ledger of the present format, or open one that is closed if the state is empty."""
+    meta = read_meta(connection)
+    meta.pop(STATE, None)
+    after = CLOSED if state else CURRENT
+    connection.execute("DELETE FROM meta")
+    write_meta(connection, {**meta, STATE: state} if state else meta, after)
+    connection.execute(f"PRAGMA user_version = {after.version}")
+
+
+def read_state(connection: sqlite3.Connection) -> str:
+    """Return why a ledger is closed, nothing if it is not."""
+    return read_meta(connection).get(STATE, "")
 
 
 def read_meta(connection: sqlite3.Connection, found: Format | None = None) -> dict[str, str]:
@@ -175,8 +214,8 @@ def _unsealed_facts(meta: dict[str, Any]) -> dict[str, str]:
 
 
 def facts_in(meta: Mapping[str, str]) -> dict[str, str]:
-    """Return the facts without the counters."""
-    return {key: value for key, value in meta.items() if key not in COUNTERS}
+    """Return the facts without the counters, and without why the ledger is closed."""
+    return {key: value for key, value in meta.items() if key not in (*COUNTERS, STATE)}
 
 
 @dataclass(frozen=True)
@@ -184,8 +223,8 @@ class Content:
     """All that a ledger holds: facts, charges, and what was published or is leased."""
 
     facts: dict[str, str]
-    charges: list[tuple[str, str, str, int, str, str]]
-    published: list[tuple[str, str]]
+    charges: list[tuple[str, str, str, int, str, str]] = field(default_factory=list)
+    published: list[tuple[str, str]] = field(default_factory=list)
 
     def meta(self) -> dict[str, str]:
         """Return the facts and the counters."""
@@ -244,15 +283,7 @@ def upgrade(connection: sqlite3.Connection) -> None:
     for statement in CURRENT.tables:
         connection.execute(statement)
     write_meta(connection, before.meta())
-    connection.executemany(
-        "INSERT INTO charges (run, purpose, event, count, first, last, seal) "
-        "VALUES (?, ?, ?, ?, ?, ?, ?)",
-        [(*fields, seal(*fields)) for fields in before.charges],
-    )
-    connection.executemany(
-        "INSERT INTO given VALUES (?, ?, ?)",
-        [(*fields, seal(*fields)) for fields in before.published],
-    )
+    _write_rows(connection, before)
     connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
     if read_content(connection) != before:
         raise malformed("it cannot be brought to the present format")

@@ -11,10 +11,12 @@ from privada.accounting.ledger.sqlite.connections import malformed
 from privada.accounting.ledger.storage import LARGEST_COUNT, Charge
 from privada.core.errors import EventError, LedgerError
 
+HELD_BY = ", held by"
+
 
 def _lease(label: str) -> str:
     """Return the label under which the holder of a lease is kept, the same in every format."""
-    return f"{label}, held by"
+    return f"{label}{HELD_BY}"
 
 
 class SQLiteTransaction:

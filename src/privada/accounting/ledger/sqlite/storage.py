@@ -9,8 +9,10 @@ from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
 
+from privada.accounting.ledger.moving import Closure
 from privada.accounting.ledger.sqlite import connections, files, forks, formats
 from privada.accounting.ledger.sqlite.connections import malformed
+from privada.accounting.ledger.sqlite.moves import SQLiteMoves
 from privada.accounting.ledger.sqlite.rows import SQLiteTransaction
 from privada.accounting.ledger.storage import Busy
 from privada.core.errors import LedgerError
@@ -18,7 +20,7 @@ from privada.core.errors import LedgerError
 _TO_WRITE = "BEGIN IMMEDIATE"
 
 
-class SQLiteStorage:
+class SQLiteStorage(SQLiteMoves):
     """Charges, and facts that never change, in one SQLite file or in memory.
 
     Args:
@@ -113,10 +115,10 @@ class SQLiteStorage:
                 f"Cannot open the ledger {self.name!r}: it is a database, but not a Privada "
                 "ledger. Give the ledger's own path."
             )
-        if version > formats.SCHEMA_VERSION:
+        if version > formats.NEWEST_VERSION:
             raise LedgerError(
                 f"Cannot open the ledger {self.name!r}: it has format {version}, this Privada "
-                f"reads up to {formats.SCHEMA_VERSION}. Upgrade Privada."
+                f"reads up to {formats.NEWEST_VERSION}. Upgrade Privada."
             )
         damage = [row[0] for row in connection.execute("PRAGMA integrity_check(3)")]
         if damage != ["ok"]:
@@ -217,14 +219,17 @@ class SQLiteStorage:
                 self._user = None
 
     @contextlib.contextmanager
-    def _transaction(self, begin: str, doing: str) -> Iterator[SQLiteTransaction]:
+    def _transaction(
+        self, begin: str, doing: str, *, closed: bool = False
+    ) -> Iterator[SQLiteTransaction]:
+        """Open a transaction; one that writes to a ledger that is closed, only if that is meant."""
         with self._alone(doing):
             connection = None
             try:
                 connection = self.connection()
                 connection.execute(begin)
                 if begin == _TO_WRITE:
-                    self._prepare_to_write(connection, doing)
+                    self._prepare_to_write(connection, doing, closed)
                 yield SQLiteTransaction(connection, self.check_facts, self._epoch)
                 connection.execute("COMMIT")
             except BaseException as error:
@@ -237,7 +242,7 @@ class SQLiteStorage:
                     raise connections.in_words(error, doing, self.name) from error
                 raise
 
-    def _prepare_to_write(self, connection: sqlite3.Connection, doing: str) -> None:
+    def _prepare_to_write(self, connection: sqlite3.Connection, doing: str, closed: bool) -> None:
         """Check that the file is the one that was opened, and bring it to the present format."""
         if self._path is not None and files.find(self._path) != self._place:
             raise LedgerError(self._replaced(doing))
@@ -249,7 +254,11 @@ class SQLiteStorage:
                 "wherever it is open, here too, and open it again. Nothing was written."
             )
         found = formats.format_of(connection)
-        if found is not formats.CURRENT:
+        if found is formats.CLOSED:
+            why = Closure.read(formats.read_state(connection))
+            if why is not None and not closed:
+                raise LedgerError(f"Cannot {doing} the ledger {self.name!r}: {why.in_words()}.")
+        elif found is not formats.CURRENT:
             assert self._path is not None
             formats.read_content(connection)  # damage is refused before anything is copied
             files.keep_copy(self._path, self.name, found.version)
