@@ -8,7 +8,7 @@ import typer
 from privada import __version__
 from privada.cli.demo import demo
 from privada.cli.federated import federated
-from privada.cli.ledger import ledger
+from privada.cli.ledger import commands as ledger_commands
 from privada.cli.papers import papers
 from privada.cli.plan import plan
 from privada.cli.report import report
@@ -51,8 +51,10 @@ def _options(
     """
 
 
-for command in (demo, plan, schema, train, tune, report, ledger, papers):
+for command in (demo, plan, schema, train, tune, report):
     app.command()(command)
+app.add_typer(ledger_commands, name="ledger")
+app.command()(papers)
 app.add_typer(federated, name="federated")
 
 

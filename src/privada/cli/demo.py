@@ -22,7 +22,7 @@ def demo(
     epochs: Annotated[float, typer.Option(help="Passes over the training data.")] = 40.0,
     batch_size: Annotated[float, typer.Option(help="Expected batch size.")] = 256.0,
     ledger: Annotated[
-        Path | None,
+        str | None,
         typer.Option(help="Privacy ledger; runs on it add up. Default: one in memory."),
     ] = None,
     output: Annotated[Path | None, typer.Option(help="Report file (.html).")] = Path(

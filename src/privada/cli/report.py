@@ -13,7 +13,7 @@ def report(
     ] = None,
     output: Annotated[Path, typer.Option(help="Report file (.html).")] = Path("report.html"),
     ledger: Annotated[
-        Path | None, typer.Option(help="Privacy ledger, to show what is spent and left by now.")
+        str | None, typer.Option(help="Privacy ledger, to show what is spent and left by now.")
     ] = None,
     title: Annotated[str | None, typer.Option(help="Title of the page.")] = None,
 ) -> None:

@@ -4,7 +4,6 @@ import os
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,6 +12,7 @@ from sklearn.base import BaseEstimator, TransformerMixin
 from sklearn.utils.validation import check_is_fitted
 
 from privada.accounting import Budget, Ledger
+from privada.accounting.ledger import exists, in_words
 from privada.core.errors import ArgumentError
 from privada.core.validation import integer, positive
 from privada.data import Units
@@ -66,13 +66,14 @@ class ChargedTransformer(TransformerMixin, CloneFamily, BaseEstimator, ABC):  # 
         if self.epsilon is None or self.ledger is None:
             raise ArgumentError(
                 f"Expected {instead}, or epsilon= and ledger= to learn it from the records by a "
-                f"charged query, got epsilon={self.epsilon!r} and ledger={self.ledger!r}."
+                f"charged query, got epsilon={self.epsilon!r} and ledger={_shown(self.ledger)}."
             )
         ledger = self.ledger
         if not isinstance(ledger, Ledger):
-            if not isinstance(ledger, (str, os.PathLike)) or not Path(ledger).exists():
+            if not isinstance(ledger, (str, os.PathLike)) or not exists(ledger):
                 raise ArgumentError(
-                    f"Expected ledger to be a Ledger or the path of one, got ledger={ledger!r}. "
+                    "Expected ledger to be a Ledger, or the path or URL of one, got "
+                    f"ledger={_shown(ledger)}. "
                     "Make it first, with a budget for all that is fitted on these records: "
                     "pv.Ledger(path, pv.Budget(epsilon, delta)). Nothing was charged."
                 )
@@ -107,3 +108,8 @@ class ChargedTransformer(TransformerMixin, CloneFamily, BaseEstimator, ABC):  # 
         tags.transformer_tags.preserves_dtype = ["float64", "float32"]
         tags.non_deterministic = self._learns() and self.seed is None
         return tags
+
+
+def _shown(ledger: Any) -> str:
+    """Return a ledger, or the place of one, as an error may show it: without a password."""
+    return repr(in_words(ledger) if isinstance(ledger, (str, os.PathLike)) else ledger)

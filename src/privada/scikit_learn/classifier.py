@@ -31,8 +31,8 @@ class PrivateClassifier(ClassifierMixin, PrivateEstimator):  # type: ignore[misc
             clipped to them and mapped to [-1, 1]. None takes inputs as they are.
         batch_size, epochs, lr, clip: as for `Trainer` and the method; chosen from n where left out.
         classes: all classes there can be. None takes those that occur, and counts them as public.
-        ledger: a `Ledger` or the path of one, on which fits add up. None pays for a single fit: a
-            second one on the same rows is refused.
+        ledger: a `Ledger`, or the path or URL of one, on which fits add up. None pays for a single
+            fit: a second one on the same rows is refused.
         preprocessing: "check" refuses records that were prepared by what was learnt from private
             records, such as by a StandardScaler before this in a Pipeline. "public" says that it
             was learnt from public data, and the statement says so.

@@ -5,7 +5,6 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,6 +17,7 @@ from torch.utils.data import Dataset
 
 from privada import defaults
 from privada.accounting import Budget, Ledger, Statement
+from privada.accounting.ledger import exists, in_words
 from privada.core.errors import ArgumentError
 from privada.core.hidden_streams import hidden_generator
 from privada.core.randomness import make_source
@@ -165,12 +165,12 @@ class PrivateEstimator(CloneFamily, BaseEstimator):  # type: ignore[misc]
                 f"Expected a ledger, got ledger=None behind {type(before[0]).__name__}, which "
                 "charges what it learns from the same records to a ledger. Give both the same one."
             )
-        new = isinstance(self.ledger, (str, os.PathLike)) and not Path(self.ledger).exists()
-        if new and has_unpaid_fits(seen, kin):
+        place = self.ledger if isinstance(self.ledger, (str, os.PathLike)) else None
+        if place is not None and not exists(place) and has_unpaid_fits(seen, kin):
             raise ArgumentError(
                 f"Expected a ledger with a budget for all fits on these rows, got ledger="
-                f"{str(self.ledger)!r}, which is new and would have that of this fit, while some "
-                "were fitted before in this process with ledger=None. Make it first: "
+                f"{in_words(place)!r}, which is new and would have that of this fit, while "
+                "some were fitted before in this process with ledger=None. Make it first: "
                 "pv.Ledger(path, pv.Budget(epsilon, delta)). Nothing was charged."
             )
         ledger = open_ledger(self.ledger, budget)

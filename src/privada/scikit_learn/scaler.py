@@ -23,7 +23,7 @@ class PrivateScaler(OneToOneFeatureMixin, ChargedTransformer):  # type: ignore[m
         epsilon, delta: what the query costs by itself; the ledger counts it with all else that is
             charged to it. By default delta is that of the ledger's budget, or the largest power of
             ten not above n^-1.1.
-        ledger: the `Ledger`, or the path of one that exists, that the query is charged to. Give
+        ledger: the `Ledger`, or the path or URL of one there is, that the query is charged to. Give
             the estimator the same one.
         outside: the share of records that may be beyond each estimated bound.
         seed: makes the query reproducible, and not private. An estimator behind it in a Pipeline

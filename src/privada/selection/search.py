@@ -217,9 +217,9 @@ def _opened(
     budget: Budget | None,
     state: str | os.PathLike[str] | None,
 ) -> Ledger:
-    """Return the ledger; a search that may be resumed needs one in a file."""
+    """Return the ledger; a search that may be resumed needs one that outlives the process."""
     opened = open_ledger(ledger, budget)
-    if state is not None and opened.path is None:
+    if state is not None and not opened.durable:
         raise ArgumentError(
             "Expected a ledger file with state=, got a ledger in memory, which is gone with its "
             "process and could not tell whether a resumed search was paid for. Give ledger a path."

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain
+from pathlib import Path
 from typing import Any
 
 from joblib import Parallel, delayed, effective_n_jobs
@@ -53,7 +54,10 @@ class SearchSession:
     @cached_property
     def started(self) -> StartedRuns:
         """Which runs were begun."""
-        return StartedRuns(None if self.path is None else self.ledger.path, self.state.run)
+        if self.path is None:
+            return StartedRuns(None, self.state.run)
+        # beside a ledger that is a file: an older copy of the state does not bring older notes
+        return StartedRuns(self.ledger.path or Path(self.path), self.state.run)
 
     def try_workers(self, n_jobs: int | None) -> None:
         """Send the runs to a worker: what cannot be sent shows before anything is charged."""

@@ -10,13 +10,16 @@ from privada.core.errors import LedgerError
 
 
 class StartedRuns:
-    """The numbers of the runs that were begun, in a file beside the ledger while a search is on.
+    """The numbers of the runs that were begun, in a hidden file while a search is on.
+
+    It is beside the ledger; beside the state of the search if the ledger is not a file.
 
     The ledger itself must not be written to for each run: how many there are is a secret. The file
     is readable by its owner alone and is removed when the search is over.
 
     Args:
-        ledger: the path of the ledger; None where nothing can be resumed and nothing is kept.
+        beside: the path of the ledger or of the state; None where nothing can be resumed and
+            nothing is kept.
         run: the name of the search.
 
     Guarantee: when `add` returns, the mark survives a crash.
@@ -36,9 +39,9 @@ class StartedRuns:
         >>> marks.remove()
     """
 
-    def __init__(self, ledger: Path | None, run: str) -> None:
+    def __init__(self, beside: Path | None, run: str) -> None:
         self._run = run
-        self.path = None if ledger is None else ledger.with_name(f".{ledger.name}.{run}.begun")
+        self.path = None if beside is None else beside.with_name(f".{beside.name}.{run}.begun")
 
     def create(self) -> None:
         """Make the file, and leave one that is there as it is."""

@@ -5,14 +5,13 @@ import warnings
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 from dp_accounting import DpEvent
 
 from privada.accounting import Budget, Ledger, epsilon_of, events
 from privada.accounting.events import Tally
 from privada.accounting.filters import POINTS_PER_DOUBLING
-from privada.accounting.ledger import PLANNED
+from privada.accounting.ledger import PLANNED, exists
 from privada.accounting.ledger.replica import ReplicaStorage, Snapshot
 from privada.core import formatting
 from privada.core.errors import ArgumentError, BudgetExceeded, LedgerError
@@ -37,7 +36,7 @@ def open_ledger(
     """Return the ledger that a user asks for; a new one has the budget of the run.
 
     Args:
-        given: a ledger, the path of one, or None for one in memory.
+        given: a ledger, the path or URL of one, or None for one in memory.
         budget: what a ledger that does not exist yet is made with.
         kind: of which kind it is made.
     """
@@ -47,9 +46,9 @@ def open_ledger(
         return Ledger(None, budget, kind=kind)
     if not isinstance(given, (str, os.PathLike)):
         raise ArgumentError(
-            f"Expected ledger to be a Ledger or the path of one, got ledger={shown(given)}."
+            f"Expected ledger to be a Ledger, or the path or URL of one, got ledger={shown(given)}."
         )
-    return Ledger(given) if Path(given).exists() else Ledger(given, budget, kind=kind)
+    return Ledger(given) if exists(given) else Ledger(given, budget, kind=kind)
 
 
 def find_delta(settings: TrainSettings, ledger: Ledger, population: int, stacklevel: int) -> float:

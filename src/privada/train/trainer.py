@@ -136,8 +136,8 @@ class Trainer:
             `delta`. Give exactly one of `budget` and `noise_multiplier`.
         sampling: who takes part in a step: "poisson" (add-or-remove-one), "fixed-size"
             (replace-one), "everyone", or a value of `pv.participation`.
-        ledger: a `Ledger` or the path of one; by default one in memory. One that does not exist is
-            made for this run alone, as a planned one: give several runs a `pv.Ledger`.
+        ledger: a `Ledger`, or the path or URL of one; by default one in memory. One that does not
+            exist is made for this run alone, as a planned one: give several runs a `pv.Ledger`.
         seed: makes sampling and noise reproducible, and the release not private.
         population: a public figure to use instead of the number of records.
         unit: what one record stands for, in the statement's words.

@@ -9,7 +9,12 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from privada.workflows.demonstration import DemoResult, DemoRun, demo
     from privada.workflows.federated import new_federated_app
-    from privada.workflows.ledger import ledger_contents, new_ledger
+    from privada.workflows.ledger import (
+        accept_ledger,
+        copy_ledger,
+        ledger_contents,
+        new_ledger,
+    )
     from privada.workflows.options import TrainOptions, TuneOptions, read_options
     from privada.workflows.papers import Paper, find_papers
     from privada.workflows.plan import plan_budget
@@ -26,6 +31,8 @@ __all__ = [
     "TrainedTable",
     "TuneOptions",
     "TunedTable",
+    "accept_ledger",
+    "copy_ledger",
     "default_space",
     "demo",
     "draft_schema",
@@ -49,6 +56,8 @@ _HOMES = {
     "TrainedTable": "train",
     "TuneOptions": "options",
     "TunedTable": "tune",
+    "accept_ledger": "ledger",
+    "copy_ledger": "ledger",
     "default_space": "tune",
     "demo": "demonstration",
     "draft_schema": "schema",

@@ -1,18 +1,24 @@
 """What was charged, by what the ledger holds: said in errors, and of folders that hold one."""
 
 from collections.abc import Iterator
-from contextlib import contextmanager
-from pathlib import Path
+from contextlib import contextmanager, suppress
 
 from privada.accounting import Ledger, events
+from privada.accounting.ledger import Place, exists, file_of, in_words
 from privada.core.errors import LedgerError, PrivadaError
 
 
-def count_charges(path: Path, run: str | None = None) -> int:
-    """Return how many releases a ledger file holds, of one run if it is named; 0 without a file."""
-    if not path.is_file():
+def has_ledger(place: Place) -> bool:
+    """Return whether there is a ledger, by its path or URL."""
+    file = file_of(place)
+    return exists(place) if file is None else file.is_file()
+
+
+def count_charges(place: Place, run: str | None = None) -> int:
+    """Return how many releases a ledger holds, of one run if it is named; 0 if there is none."""
+    if not has_ledger(place):
         return 0
-    with Ledger(path) as ledger:
+    with Ledger(place) as ledger:
         return sum(
             events.release_count({each.event: each.count})
             for each in ledger.charges()
@@ -20,25 +26,28 @@ def count_charges(path: Path, run: str | None = None) -> int:
         )
 
 
-def holds_charges(path: Path) -> bool:
-    """Return whether a ledger file holds charges; one that cannot be read counts as such."""
+def holds_charges(place: Place) -> bool:
+    """Return whether a ledger holds charges; one that cannot be read counts as such."""
     try:
-        return count_charges(path) > 0
+        return count_charges(place) > 0
     except LedgerError:
-        return path.is_file()
+        file = file_of(place)
+        return file is None or file.is_file()
 
 
 @contextmanager
-def telling_charges(path: Path | None, advice: str) -> Iterator[None]:
+def telling_charges(place: Place | None, advice: str) -> Iterator[None]:
     """Add to an error what was charged before it arose, by what the ledger holds."""
-    before = 0 if path is None else count_charges(path)
+    before = 0 if place is None else count_charges(place)
     try:
         yield
     except PrivadaError as error:
-        charged = 0 if path is None else count_charges(path) - before
-        if charged:
+        charged = 0
+        with suppress(LedgerError):  # which cannot be read now: the first error says more
+            charged = 0 if place is None else count_charges(place) - before
+        if charged and place is not None:
             error.args = (
-                f"{error} {charged:,} releases were charged to {str(path)!r} before that, and stay "
-                f"charged. {advice}",
+                f"{error} {charged:,} releases were charged to {in_words(place)!r} before that, "
+                f"and stay charged. {advice}",
             )
         raise

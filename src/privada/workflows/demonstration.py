@@ -13,7 +13,7 @@ from sklearn.datasets import load_digits
 from privada import defaults, methods
 from privada.accounting import Budget, Ledger, epsilon_of
 from privada.accounting.events import Tally
-from privada.accounting.ledger import PLANNED
+from privada.accounting.ledger import PLANNED, Place, exists
 from privada.core import formatting
 from privada.core.errors import BudgetExceeded
 from privada.report import Entry, write
@@ -131,8 +131,7 @@ def demo(
 
     compared = _methods(trainer(methods.DPSGD(lr=1.0)).steps)
     plans = {f"{method.name}-{mark}": trainer(method).planned() for method in compared}
-    path = None if ledger is None else Path(ledger)
-    account = _shared_ledger(path, plans, delta)
+    account = _shared_ledger(ledger, plans, delta)
     together = account.price(sum(plans.values(), start=Counter()), delta)
     runs = []
     for method in compared:
@@ -154,18 +153,18 @@ def _zero_model() -> torch.nn.Module:
     return model
 
 
-def _shared_ledger(path: Path | None, plans: Mapping[str, Tally], delta: float) -> Ledger:
-    """Return one ledger for all runs, in memory without a file.
+def _shared_ledger(place: Place | None, plans: Mapping[str, Tally], delta: float) -> Ledger:
+    """Return one ledger for all runs, in memory without a place.
 
     A new one is planned, with all of them declared; one that exists must have room for them.
     """
     everything = sum(plans.values(), start=Counter())
-    if path is None or not path.exists():
+    if place is None or not exists(place):
         budget = Budget(epsilon_of(everything, delta), delta)
-        ledger = Ledger(path, budget, dataset=_DATASET, kind=PLANNED)
+        ledger = Ledger(place, budget, dataset=_DATASET, kind=PLANNED)
         ledger.declare(plans)
         return ledger
-    ledger = Ledger(path)
+    ledger = Ledger(place)
     if ledger.budget is not None:
         cost = ledger.cost("demonstration", everything)
         if cost > ledger.budget.epsilon:

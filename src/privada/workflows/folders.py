@@ -13,11 +13,19 @@ from typing import Any
 from urllib.parse import quote
 
 from privada.accounting import Budget, Ledger
-from privada.accounting.ledger import PLANNED
+from privada.accounting.ledger import (
+    PLANNED,
+    Place,
+    exists,
+    file_of,
+    in_words,
+    remove_unused,
+    trial_copy,
+)
 from privada.core.errors import ArgumentError, CheckpointError, LedgerError
 from privada.tables.files import write_durably
 from privada.tables.query_plan import QueryPlan
-from privada.workflows.charges import count_charges, holds_charges
+from privada.workflows.charges import count_charges, has_ledger, holds_charges
 from privada.workflows.options import TrainOptions
 
 LEDGER = "ledger"
@@ -54,12 +62,12 @@ def refuse_existing(folder: Path) -> None:
         ) from error
 
 
-def _is_planned(path: Path) -> bool:
-    """Return whether a ledger file allows what was declared alone."""
+def _is_planned(place: Place) -> bool:
+    """Return whether a ledger allows what was declared alone."""
     try:
-        if not path.is_file():
+        if not has_ledger(place):
             return False
-        with Ledger(path) as ledger:
+        with Ledger(place) as ledger:
             return ledger.declared("") is not None
     except LedgerError:
         return False
@@ -77,6 +85,16 @@ def new_folder(folder: Path) -> Iterator[Path]:
     except BaseException:
         shutil.rmtree(draft, ignore_errors=True)
         raise
+
+
+def _back_up(path: Path, copy: Path) -> None:
+    """Copy a ledger's file through SQLite: another process may be half-way through a charge."""
+    place = f"file:{quote(str(path.resolve()))}?mode=ro"
+    with (
+        closing(sqlite3.connect(place, uri=True)) as source,
+        closing(sqlite3.connect(copy)) as target,
+    ):
+        source.backup(target)
 
 
 @contextmanager
@@ -195,77 +213,86 @@ class RunFolder:
         if (self.path / _CONFIG).exists():
             return str(self.facts(run=str)["run"])
         name = f"{self.options.method or 'dp-adam-wosm'}-{os.urandom(4).hex()}"
-        self.keep_facts({"run": name, "table": table.name, **asdict(self.options)})
+        facts = {"run": name, "table": table.name, **asdict(self.options)}
+        if self.options.ledger is not None:  # no password is written down
+            facts["ledger"] = in_words(self.options.ledger)
+        self.keep_facts(facts)
         return name
 
     # ------------------------------------------------------------------ the ledger
 
     @property
-    def ledger_path(self) -> Path:
-        """The ledger's file: the one that was given, or one in the folder."""
+    def ledger_place(self) -> Place:
+        """The ledger's path or URL: the one that was given, or a file in the folder."""
         given = self.options.ledger
-        return self.path / LEDGER if given is None else Path(given)
+        return self.path / LEDGER if given is None else given
 
     def check_ledger(self) -> None:
         """Raise if the ledger is not that of the run, or holds charges for another unit.
 
         Nothing is read of the table before that.
         """
-        path = self.ledger_path
-        if path.exists():
-            with Ledger(path) as ledger:
+        place = self.ledger_place
+        if exists(place):
+            with Ledger(place) as ledger:
                 ledger.check_unit(self.options.charged_unit)
         elif self.may_be_charged:
             began = self.facts().get("ledger") or self.path / LEDGER
             raise LedgerError(
-                f"Expected the ledger of the run in {str(self.path)!r}, got {str(path)!r}, which "
-                f"does not exist. Give the one it was begun with, --ledger {began}, or restore "
-                "that from a copy. A new one would forget what was spent."
+                f"Expected the ledger of the run in {str(self.path)!r}, got {in_words(place)!r}, "
+                f"which does not exist. Give the one it was begun with, --ledger {began}, or "
+                "restore that from a copy. A new one would forget what was spent."
             )
 
     def open_ledger(self, budget: Budget, dataset: str, kind: str = PLANNED) -> Ledger:
         """Return the ledger, a new one of a kind with a budget if there is none."""
-        path = self.ledger_path
-        return Ledger(path) if path.exists() else Ledger(path, budget, dataset=dataset, kind=kind)
+        place = self.ledger_place
+        if exists(place):
+            return Ledger(place)
+        return Ledger(place, budget, dataset=dataset, kind=kind)
 
     @property
     def declares(self) -> bool:
         """Whether there is a ledger already on which runs have to be declared."""
-        return _is_planned(self.ledger_path)
+        return _is_planned(self.ledger_place)
 
     @contextmanager
     def copied_ledger(self) -> Iterator[Ledger | None]:
         """Yield a copy of the ledger that may be charged for a trial; None where there is none.
 
-        It has all that the file has: charges, declarations and how they are counted.
+        It has all that the ledger has: charges, declarations and how they are counted.
         """
-        path = self.ledger_path
-        if not path.exists():
+        place = self.ledger_place
+        if not exists(place):
             yield None
             return
+        path = file_of(place)
         with tempfile.TemporaryDirectory() as folder:
-            copy = Path(folder) / path.name
-            place = f"file:{quote(str(path.resolve()))}?mode=ro"
-            # through SQLite: the file itself may be half-way through another process's charge
-            with (
-                closing(sqlite3.connect(place, uri=True)) as source,
-                closing(sqlite3.connect(copy)) as target,
-            ):
-                source.backup(target)
+            copy = Path(folder) / (LEDGER if path is None else path.name)
+            if path is None:
+                trial_copy(place, copy)
+            else:
+                _back_up(path, copy)
             with Ledger(copy) as ledger:
                 yield ledger
 
     def remove_new_ledger(self) -> None:
         """Remove a ledger that was made for the run, unless it holds charges."""
-        if not holds_charges(self.ledger_path):
-            self.ledger_path.unlink(missing_ok=True)
+        if not holds_charges(self.ledger_place):
+            remove_unused(self.ledger_place)
 
     def charged_in_words(self, run: str) -> str:
         """Return in words what a run was charged, nothing if the ledger holds none of it.
 
         Once training has begun, its settings are fixed.
         """
-        charged = count_charges(self.ledger_path, run)
+        try:
+            charged = count_charges(self.ledger_place, run)
+        except LedgerError:
+            return (
+                f"What run {run!r} was charged cannot be read now. It stays charged: keep the "
+                "folder, and go on with --resume."
+            )
         if not charged:
             return ""
         many = "release" if charged == 1 else "releases"
@@ -275,5 +302,5 @@ class RunFolder:
             other = f", which takes other options{costs} too"
         return (
             f"What run {run!r} was charged before stays charged, {charged:,} {many} on the ledger "
-            f"{str(self.ledger_path)!r}: keep the folder, and go on with --resume{other}."
+            f"{in_words(self.ledger_place)!r}: keep the folder, and go on with --resume{other}."
         )

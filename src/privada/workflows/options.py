@@ -102,7 +102,7 @@ class TrainOptions(TableOptions):
         person: the column that says whose a row is. The promise is then for all rows of a person,
             and the column is no feature.
         rows_per_person: the most rows of a person that one step looks at, by default 8.
-        ledger: the path of the data set's ledger.
+        ledger: the path or URL of the data set's ledger.
         when_lost: what becomes of a query that was charged and whose answer was lost: "refuse",
             "pay-again" or "defaults".
         seed: makes it reproducible, and not private.

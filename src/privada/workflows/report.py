@@ -5,8 +5,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from privada.accounting import Ledger
+from privada.accounting.ledger import exists, in_words
 from privada.core.errors import ArgumentError
 from privada.report import Entry, write
+from privada.workflows.charges import has_ledger
 
 
 def write_report(
@@ -23,7 +25,7 @@ def write_report(
     Args:
         folders: output folders of `train_table` and `tune_table`.
         output: the page, an .html file.
-        ledger: a ledger file, to show what is spent and left by now.
+        ledger: the path or URL of a ledger, to show what is spent and left by now.
         title: the page's heading.
 
     Returns:
@@ -54,11 +56,10 @@ def write_report(
     ]
     if ledger is None:
         return write(entries, Path(output), title=title)
-    path = Path(ledger)
-    if not path.is_file():  # a ledger that is not there would be made
+    if not has_ledger(ledger):  # a ledger that is not there would be made
         raise ArgumentError(
-            f"Expected a ledger at {str(path)!r}, got "
-            f"{'something else' if path.exists() else 'no file'}. Check the path."
+            f"Expected a ledger at {in_words(ledger)!r}, got "
+            f"{'something else' if exists(ledger) else 'none'}. Check the path or the URL."
         )
-    with Ledger(path) as opened:
+    with Ledger(ledger) as opened:
         return write(entries, Path(output), title=title, ledger=opened)

@@ -13,7 +13,7 @@ from privada import data as records
 from privada import defaults, tables
 from privada.accounting import Ledger, Statement
 from privada.accounting.events import Tally
-from privada.accounting.ledger import PLANNED
+from privada.accounting.ledger import PLANNED, exists
 from privada.core.errors import BudgetExceeded, PrivadaError
 from privada.core.hidden_streams import hidden_generator
 from privada.core.randomness import make_source
@@ -163,7 +163,7 @@ def train_table(
         ahead = None
         if not rows.complete or (folder.declares and not folder.checkpoint.exists()):
             ahead = _dry_run(rows, pending, folder, run)
-        made = not folder.ledger_path.exists()
+        made = not exists(folder.ledger_place)
         with folder.open_ledger(budget, source.name.split(".")[0]) as ledger:
             answers.check_paid(ledger=ledger, run=run)  # a schema that is kept came of them
             if ahead is not None:

@@ -12,6 +12,7 @@ from torch import nn
 
 from privada import defaults, tables
 from privada.accounting import Ledger, Statement
+from privada.accounting.ledger import exists
 from privada.core.errors import ArgumentError
 from privada.methods import get
 from privada.models import Architecture, save
@@ -228,20 +229,17 @@ def tune_table(
     """
     options = with_person_of_schema(options)
     place = None if output is None else Path(output)
-    ledger = None if options.ledger is None else Path(options.ledger)
-    with telling_charges(ledger, RESUMES):
-        return _tune(Path(table), options, place, ledger, progress)
+    with telling_charges(options.ledger, RESUMES):
+        return _tune(Path(table), options, place, progress)
 
 
-def _tune(
-    table: Path, options: TuneOptions, output: Path | None, ledger: Path | None, progress: bool
-) -> TunedTable:
+def _tune(table: Path, options: TuneOptions, output: Path | None, progress: bool) -> TunedTable:
     if output is not None:
         refuse_existing(output)
     method = options.method or _USUAL_METHOD
     get(method)
-    if ledger is not None and ledger.exists():
-        with Ledger(ledger) as opened:
+    if options.ledger is not None and exists(options.ledger):
+        with Ledger(options.ledger) as opened:
             opened.check_unit(options.charged_unit)
     data = encode_known(read_rows(table, options), options)
     factory = CandidateFactory(

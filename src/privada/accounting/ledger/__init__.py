@@ -10,8 +10,16 @@ an account for what is charged elsewhere already.
 from privada.accounting.ledger.counting import ADAPTIVE, KINDS, PLANNED, Counting
 from privada.accounting.ledger.ledger import PURPOSES, ROW, Ledger, all_rows_of, dataset_of
 from privada.accounting.ledger.moving import move
-from privada.accounting.ledger.places import Place, exists, file_of, storage_at
-from privada.accounting.ledger.postgres import PostgresStorage, grants
+from privada.accounting.ledger.places import (
+    Place,
+    exists,
+    file_of,
+    in_words,
+    remove_unused,
+    storage_at,
+    trial_copy,
+)
+from privada.accounting.ledger.postgres import PostgresStorage, grants, is_url
 from privada.accounting.ledger.prepaid import Prepaid
 from privada.accounting.ledger.sqlite import SQLiteStorage
 from privada.accounting.ledger.storage import (
@@ -46,6 +54,10 @@ __all__ = [
     "exists",
     "file_of",
     "grants",
+    "in_words",
+    "is_url",
     "move",
+    "remove_unused",
     "storage_at",
+    "trial_copy",
 ]

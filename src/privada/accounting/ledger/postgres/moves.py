@@ -91,13 +91,46 @@ class PostgresMoves:
 
     def discard(self) -> None:
         """Remove what is arriving and was never open. The storage is not open afterwards."""
+
+        def check(head: Head) -> None:
+            why = Closure.read(head.state)
+            if why is None or why.moved:
+                raise LedgerError(
+                    f"Cannot remove the ledger {self.name!r}: it has arrived. Nothing was done."
+                )
+
+        self._remove(check)
+
+    def remove_unused(self) -> None:
+        """Remove a ledger that was never charged; leave one that was, or is not there."""
+        with self._alone("remove"), telling("remove", self._url):
+            there = tables.find(self._session.connected(), self._url.schema) is not None
+        if not there:
+            return
+        self.open(None)
+        with self.reading() as transaction:
+            charged, version = bool(transaction.charges()), self._seen()
+
+        def check(head: Head) -> None:
+            if head.seal != version:
+                raise LedgerError(
+                    f"Cannot remove the ledger {self.name!r}: another process uses it. Nothing was "
+                    "done."
+                )
+
+        if not charged:
+            self._remove(check)
+
+    def _seen(self) -> str:
+        """Return the seal of the last row that is known."""
+        assert self._contents is not None
+        return self._contents.seal
+
+    def _remove(self, check: Callable[[Head], None]) -> None:
+        """Remove all of the ledger, if that is allowed while nobody else can write."""
         with self._alone("remove"), telling("remove", self._url):
             try:
-                why = Closure.read(self._session.begin(write=True).state)
-                if why is None or why.moved:
-                    raise LedgerError(
-                        f"Cannot remove the ledger {self.name!r}: it has arrived. Nothing was done."
-                    )
+                check(self._session.begin(write=True))
                 dropped = f"DROP SCHEMA {tables.quoted(self._url.schema)} CASCADE"
                 self._session.connected().execute(dropped.encode())
                 self._session.commit(None)

@@ -133,8 +133,3 @@ def _checked(ledger: str | None) -> str | None:
             f"{len(ledger.encode())}: {ledger[:most]!r}... Give a shorter name."
         )
     return ledger
-
-
-def without_password(place: str) -> str:
-    """Return a ledger's place as it may be written down: a URL without its password, else as is."""
-    return LedgerURL.read(place).name if is_url(place) else place
