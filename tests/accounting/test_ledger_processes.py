@@ -81,7 +81,7 @@ def findings(process: BaseProcess, folder: Path) -> Any:
     return json.loads((folder / "report.json").read_text())
 
 
-def charged(path: Path) -> int:
+def charged(path: Path | str) -> int:
     """Open the ledger, which checks its integrity, and return how much is charged."""
     with Ledger(path) as ledger:
         return sum(charge.count for charge in ledger.charges())
@@ -105,7 +105,7 @@ class Log:
 # ---------------------------------------------------------------------- killed
 
 
-def charge_for_ever(path: Path, log_path: Path, largest: int) -> None:
+def charge_for_ever(path: Path | str, log_path: Path, largest: int) -> None:
     """Charge, and take note after each charge and before each refund."""
     ledger, log, chance = Ledger(path), Log(log_path), random.Random()
     run = f"run {os.getpid()}"
@@ -196,16 +196,22 @@ def make_trainer(ledger: Any = None, **given: Any) -> pv.Trainer:
     )
 
 
-def train(folder: Path, steps: int, own: Budget | None = None, last: int | None = None) -> None:
+def train(
+    folder: Path,
+    steps: int,
+    own: Budget | None = None,
+    last: int | None = None,
+    place: str | None = None,
+) -> None:
     """Train from the checkpoint if there is one, and take note after each step.
 
-    With `last`, go no further than that step, and wait to be killed.
+    With `last`, go no further than that step, and wait to be killed. `place` is the ledger's.
     """
     saved, log = folder / "run.pt", Log(folder / "log")
     noise = {} if own is None else {"budget": own, "noise_multiplier": None}
     try:
         trainer = make_trainer(
-            folder / "patients.ledger",
+            place or folder / "patients.ledger",
             steps=steps,
             resume=saved if saved.exists() else None,
             **noise,
@@ -301,7 +307,7 @@ def test_a_training_killed_many_times_resumes_and_no_step_is_free(
 # ---------------------------------------------------------------------- racing
 
 
-def spend(path: Path, number: int, barrier: Any, kind: str) -> None:
+def spend(path: Path | str, folder: Path, number: int, barrier: Any, kind: str) -> None:
     """Charge small blocks until not even one more is allowed; report what was acknowledged."""
     event = GAUSSIAN if kind == "gaussian" else events.poisson(0.02, 2.0)
     unit = 1 if kind == "gaussian" else 40
@@ -324,7 +330,7 @@ def spend(path: Path, number: int, barrier: Any, kind: str) -> None:
                     reservation.use(event, block - unit)
                 ledger.refund(reservation)
                 done -= unit
-    (path.parent / f"done {number}").write_text(str(done))
+    (folder / f"done {number}").write_text(str(done))
 
 
 @pytest.mark.parametrize("kind", ["gaussian", "poisson"])
@@ -332,7 +338,7 @@ def test_eight_processes_do_not_overspend_together(tmp_path: Path, kind: str) ->
     path = tmp_path / "patients.ledger"
     Ledger(path, BUDGET).close()
     barrier = PROCESSES.Barrier(8)
-    children = [start(spend, path, number, barrier, kind) for number in range(8)]
+    children = [start(spend, path, tmp_path, number, barrier, kind) for number in range(8)]
     assert [finish(child) for child in children] == [FINISHED] * 8
     acknowledged = {n: int((tmp_path / f"done {n}").read_text()) for n in range(8)}
     with Ledger(path) as ledger:
@@ -390,7 +396,7 @@ def test_processes_that_resume_one_checkpoint_keep_to_the_runs_budget_together(
     assert OWN_STEPS // 2 < charged(path) <= OWN_STEPS
 
 
-def create(path: Path, barrier: Any, budget: Budget | None) -> None:
+def create(path: Path | str, barrier: Any, budget: Budget | None) -> None:
     barrier.wait(PATIENCE)
     try:
         with Ledger(path, budget) as ledger:
