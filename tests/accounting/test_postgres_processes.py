@@ -184,7 +184,7 @@ def machines() -> Iterator[list[Machine]]:
         for place in range(2):
             name, here, there = f"privada-{mark}-{place}", f"pv{mark}h{place}", f"pv{mark}t{place}"
             # addresses that are set apart for documentation
-            ours, theirs = f"192.0.2.{4 * place + 1}", f"192.0.2.{4 * place + 2}"
+            ours, theirs = f"198.51.100.{4 * place + 1}", f"198.51.100.{4 * place + 2}"
             _ip("netns", "add", name)
             made.append(Machine(name, ours))
             _ip("link", "add", here, "type", "veth", "peer", "name", there)

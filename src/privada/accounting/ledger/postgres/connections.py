@@ -38,6 +38,7 @@ _LOCAL = {
     "tcp_keepalives_idle": "15",
     "tcp_keepalives_interval": "5",
     "tcp_keepalives_count": "4",
+    "tcp_user_timeout": "30s",
 }
 
 # What the server's triggers raise; the SQL has these codes too.
