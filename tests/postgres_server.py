@@ -169,7 +169,7 @@ class Server:
 
     def role(self, name: str) -> str:
         """Return a role that may log in, made if it is not there."""
-        if not self.sql(f"SELECT FROM pg_roles WHERE rolname = '{name}'"):
+        if not self.sql(f"SELECT 1 FROM pg_roles WHERE rolname = '{name}'"):
             self.sql(f'CREATE ROLE "{name}" LOGIN')
         return name
 

@@ -10,6 +10,7 @@ import privada as pv
 from privada.accounting import epsilon_of, events
 from privada.cli.app import main
 from privada.core.formatting import round_up
+from tests.postgres_server import shared_server
 
 STEP, LOOK = events.poisson(0.01, 2.0), events.gaussian(20.0)
 
@@ -148,3 +149,68 @@ def test_a_new_ledger_needs_a_whole_budget(command, tmp_path):
         assert words in refused.err
     assert command(tmp_path / "l", "--new", "-1", "--delta", "1e-5").code == 2
     assert not (tmp_path / "l").exists()
+
+
+# ---------------------------------------------------------------------- other places
+
+
+def test_a_ledger_is_copied_and_the_old_one_is_closed(path, command, tmp_path):
+    new = tmp_path / "new.ledger"
+    before = json.loads(command(path, "--json").out)
+    done = command("copy", path, new)
+    assert done.code == 0
+    assert "501 releases" in done.out
+    assert "is closed" in done.out
+    after = json.loads(command(new, "--json").out)
+    assert after == before | {"closed": None}
+    old = json.loads(command(path, "--json").out)
+    assert old == before | {"closed": f"it was moved to {str(new)!r}: use that one"}
+    assert f"Closed: it was moved to {str(new)!r}" in command(path).out
+    again = json.loads(command("copy", path, new, "--json").out)
+    assert again["releases"] == 501
+    other = command("copy", path, tmp_path / "other.ledger")
+    assert (other.code, other.err.count("\n")) == (2, 1)
+    assert "was moved to" in other.err
+    assert command("copy", tmp_path / "none", new).code == 2
+
+
+@pytest.mark.parametrize("name", ["copy", "grant", "accept", "show"])
+def test_a_file_that_is_called_like_a_command_is_reached(name, path, command, monkeypatch):
+    monkeypatch.chdir(path.parent)
+    path.rename(name)
+    assert "patients: epsilon" in command(f"./{name}").out
+    assert "patients: epsilon" in command("--delta", "1e-5", name).out
+
+
+def test_the_help_of_each_command(command):
+    for words, said in {
+        (): "--new",
+        ("copy",): "FROM TO",
+        ("grant",): "--read",
+        ("accept",): "restored",
+    }.items():
+        shown = command(*words, "--help")
+        assert shown.code == 0
+        assert said in shown.out
+    assert command("copy").code == 2
+    assert command().code == 2
+
+
+def test_a_ledger_in_postgresql(command, path, tmp_path):
+    url = shared_server().new()
+    missing = command(url)
+    assert missing.code == 2
+    assert "no such ledger in that database" in missing.err
+    assert "spent" in command(url, "--new", "3", "--delta", "1e-5").out
+    assert "does not exist with --new" in command(url, "--new", "3", "--delta", "1e-5").err
+    other = shared_server().new()
+    before = json.loads(command(path, "--json").out)
+    assert command("copy", path, other).code == 0
+    assert json.loads(command(other, "--json").out) == before | {"closed": None}
+    assert "Nothing to accept" in command("accept", other).out
+    sql = command("grant", other, "trainer").out
+    assert "GRANT INSERT" in sql
+    assert "GRANT INSERT" not in command("grant", other, "trainer", "--read").out
+    assert command("grant", path, "trainer").code == 2
+    assert command("accept", path).code == 2
+    assert command(other, "--export", tmp_path / "e.json").code == 0

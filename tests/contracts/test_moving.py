@@ -279,9 +279,7 @@ def test_a_new_place_that_is_gone_is_not_made_again(places: tuple[Make, Make]) -
     assert not spendable(old)
 
 
-def test_a_checkpoint_goes_on_with_the_new_place(
-    places: tuple[Make, Make], tmp_path: Path
-) -> None:
+def test_a_checkpoint_goes_on_with_the_new_place(places: tuple[Make, Make], tmp_path: Path) -> None:
     import torch
 
     old, new = places

@@ -73,7 +73,7 @@ _BY_CODE = {
 _BY_WORD = {
     "password": _LOGIN,
     "does not exist": "Make the database or the role first, or give the name of one that there is.",
-    "could not translate": "Check the name of the host.",
+    "resolve host": "Check the name of the host.",
     "starting up": "Wait until the server has started.",
     "certificate": _CERTIFICATES,
     "SSL": _CERTIFICATES,

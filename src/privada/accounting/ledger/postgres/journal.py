@@ -83,20 +83,21 @@ class Contents:
         self._events: dict[str, DpEvent] = {}
 
     def take(self, rows: Iterable[tuple[Any, ...]]) -> None:
-        """Count rows of the server; each is the columns, the seal and the total of its role.
+        """Count rows of the server: the columns, the seal, the key and the total of its role.
 
         Raises:
             LedgerError: one is missing, altered, doubled or out of its place.
         """
-        for *fields, total in rows:
+        for *fields, key, total in rows:
             row = Row(*fields)
             if row.number != self.number + 1 or not row.continues(self.seal):
                 raise damaged(
                     self._name, f"row {self.number + 1} of its journal is not what it was"
                 )
             self.add(row)
-            if row.act == tables.CHARGE and self._by_role[_owner(row)] != total:
-                raise damaged(self._name, f"the total in row {row.number} of its journal is wrong")
+            owner = _owner(row) if row.act == tables.CHARGE else (row.label,)
+            if key.hex() != tables.digest(row.act, *owner) or total != self._by_role.get(owner, 0):
+                raise damaged(self._name, f"row {row.number} of its journal adds up wrongly")
 
     def add(self, row: Row) -> None:
         """Count the next row."""

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 # Rows that are read or written at once.
 _MANY, _FEW = 5000, 500
-_READ = ", ".join((*tables.COLUMNS, "seal", "total"))
+_READ = ", ".join((*tables.COLUMNS, "seal", "key", "total"))
 _WRITTEN = (*tables.COLUMNS, "seal")
 
 

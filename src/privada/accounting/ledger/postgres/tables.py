@@ -257,7 +257,7 @@ def check(connection: "psycopg.Connection[Any]", schema: str, oid: int, name: st
 
 def make(connection: "psycopg.Connection[Any]", schema: str) -> None:
     """Make the tables of a ledger, within a transaction."""
-    row = connection.execute("SELECT FROM pg_namespace WHERE nspname = %s", (schema,)).fetchone()
+    row = connection.execute("SELECT 1 FROM pg_namespace WHERE nspname = %s", (schema,)).fetchone()
     if row is None:
         connection.execute(f"CREATE SCHEMA {quoted(schema)}".encode())
     connection.execute(statements(schema).encode())
