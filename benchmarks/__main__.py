@@ -12,7 +12,7 @@ from pathlib import Path
 
 import torch
 
-from benchmarks import accounting, engine, filters, imports, ledger, noise
+from benchmarks import accounting, engine, filters, imports, ledger, noise, team_ledger
 
 RESULTS = Path(__file__).parent / "results"
 
@@ -60,6 +60,8 @@ def main() -> None:
         foundation()
     if part in ("all", "filters"):
         filters.write(RESULTS, table, machine())
+    if part in ("all", "team_ledger"):
+        team_ledger.write(RESULTS, table, machine())
     if part in ("all", "engine"):
         engine.write(RESULTS, machine(), tuple(models))
 

@@ -1,7 +1,9 @@
 """What durable charges cost a step of about five milliseconds."""
 
+import itertools
 import tempfile
 import time
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -11,7 +13,7 @@ import privada as pv
 from benchmarks.measure import interleaved, row
 
 
-def _trainer(ledger: pv.Ledger, steps: int) -> pv.Trainer:
+def trainer_on(ledger: pv.Ledger, steps: int) -> pv.Trainer:
     data = (torch.randn(2000, 400), torch.randint(10, (2000,)))
     return pv.Trainer(
         nn.Linear(400, 10),
@@ -25,10 +27,16 @@ def _trainer(ledger: pv.Ledger, steps: int) -> pv.Trainer:
     )
 
 
-def _pause() -> None:
+def pause() -> None:
     end = time.perf_counter() + 5e-3
     while time.perf_counter() < end:
         pass
+
+
+def pay(run, number: int) -> None:
+    """Pay for a step as training does: in blocks that follow from how long steps take."""
+    ahead = partial(run.charges.ahead, number)
+    run.gradients.account.pay(run.mechanism.event(1.0), ahead=ahead)
 
 
 def run() -> list[dict[str, object]]:
@@ -36,16 +44,17 @@ def run() -> list[dict[str, object]]:
     with tempfile.TemporaryDirectory() as folder:
         gates = {
             "no ledger": None,
-            "in memory": _trainer(pv.Ledger(None, budget), rounds + 1)._run,
-            "in a file": _trainer(pv.Ledger(Path(folder) / "a.ledger", budget), rounds + 1)._run,
+            "in memory": trainer_on(pv.Ledger(None, budget), rounds + 1)._run,
+            "in a file": trainer_on(pv.Ledger(Path(folder) / "a.ledger", budget), rounds + 1)._run,
         }
 
         def step(run):
+            number = itertools.count()
+
             def once():
-                _pause()
+                pause()
                 if run is not None:
-                    run.gradients.account.pay(run.mechanism.event(1.0))
-                    run.done += 1
+                    pay(run, next(number))
 
             return once
 
@@ -66,7 +75,7 @@ def run() -> list[dict[str, object]]:
 
 
 def _commit(folder: Path) -> dict[str, float]:
-    event = pv.accounting.ledger.events.poisson(0.01, 1.0)
+    event = pv.accounting.events.poisson(0.01, 1.0)
     ledgers = {
         "in memory": pv.Ledger(None, pv.Budget(1000.0, 1e-5)),
         "in a file": pv.Ledger(folder / "b.ledger", pv.Budget(1000.0, 1e-5)),

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, NamedTuple
 
 from dp_accounting import DpEvent
 
@@ -24,8 +24,7 @@ def first_seal(facts: Mapping[str, str]) -> str:
     return tables.digest("facts", *(text for item in sorted(facts.items()) for text in item))
 
 
-@dataclass(frozen=True)
-class Row:
+class Row(NamedTuple):
     """A row of the journal, as `tables.COLUMNS` names its columns."""
 
     number: int
@@ -45,16 +44,12 @@ class Row:
     def after(cls, number: int, seal: str, **given: Any) -> "Row":
         """Return the row that comes next, sealed."""
         fields = dict.fromkeys(tables.COLUMNS, "") | {"number": number + 1, "change": 0} | given
-        return cls(**fields, seal=_seal(seal, fields))
+        row = cls(**fields, seal="")
+        return row._replace(seal=row.sealed(seal))
 
-    def continues(self, seal: str) -> bool:
-        """Return whether it is what was written after that seal."""
-        fields = {name: getattr(self, name) for name in tables.COLUMNS}
-        return self.seal == _seal(seal, fields)
-
-
-def _seal(before: str, fields: Mapping[str, Any]) -> str:
-    return tables.digest(before, *(str(fields[name]) for name in tables.COLUMNS))
+    def sealed(self, before: str) -> str:
+        """Return its seal, if it is what was written after another seal."""
+        return tables.digest(before, *map(str, self[:-1]))
 
 
 @dataclass
@@ -81,6 +76,7 @@ class Contents:
         self._counts: dict[tuple[str, str, str], _Count] = {}
         self._by_role: dict[tuple[str, ...], int] = {}
         self._events: dict[str, DpEvent] = {}
+        self._keys: dict[tuple[str, tuple[str, ...]], str] = {}
 
     def take(self, rows: Iterable[tuple[Any, ...]]) -> None:
         """Count rows of the server: the columns, the seal, the key and the total of its role.
@@ -90,13 +86,16 @@ class Contents:
         """
         for *fields, key, total in rows:
             row = Row(*fields)
-            if row.number != self.number + 1 or not row.continues(self.seal):
+            if row.number != self.number + 1 or row.seal != row.sealed(self.seal):
                 raise damaged(
                     self._name, f"row {self.number + 1} of its journal is not what it was"
                 )
             self.add(row)
             owner = _owner(row) if row.act == tables.CHARGE else (row.label,)
-            if key.hex() != tables.digest(row.act, *owner) or total != self._by_role.get(owner, 0):
+            expected = self._keys.get((row.act, owner))
+            if expected is None:
+                expected = self._keys[row.act, owner] = tables.digest(row.act, *owner)
+            if key.hex() != expected or total != self._by_role.get(owner, 0):
                 raise damaged(self._name, f"row {row.number} of its journal adds up wrongly")
 
     def add(self, row: Row) -> None:

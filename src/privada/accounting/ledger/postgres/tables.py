@@ -171,8 +171,7 @@ def literal(text: str) -> str:
 
 def digest(*fields: str) -> str:
     """Return the digest of texts that the server computes too, in hexadecimal digits."""
-    lengths = ((each, each.encode()) for each in fields)
-    joined = b"".join(b"%d:%b" % (len(found), found) for _, found in lengths)
+    joined = b"".join([b"%d:%b" % (len(each), each) for each in map(str.encode, fields)])
     return hashlib.sha256(joined).hexdigest()
 
 
