@@ -8,10 +8,11 @@ import time
 from pathlib import Path
 from urllib.parse import quote
 
+from tests.postgres_server import make_server
+
 import privada as pv
 from benchmarks.ledger import pause, pay, trainer_on
 from benchmarks.measure import interleaved, row
-from tests.postgres_server import make_server
 
 ROUNDS, CHARGES, BUDGET = 1500, 300, pv.Budget(1000.0, 1e-5)
 EVENT = pv.accounting.events.poisson(0.01, 1.0)
