@@ -133,7 +133,7 @@ def move(source: MovableStorage, target: MovableStorage) -> Holdings:
     if why is not None:
         return _finish(source, target, why)
     token = held.token()
-    arriving = Closure(False, source.name, token)
+    arriving = Closure(False, _place(source), token)
     if not _has_arrived(source, target, arriving):
         target.receive(held, arriving)
     if target.holdings() != held:
@@ -141,9 +141,14 @@ def move(source: MovableStorage, target: MovableStorage) -> Holdings:
             f"Cannot move the ledger {source.name!r}: {target.name!r} does not hold the same. It "
             "stays closed; check its disk, remove it, and try again. Nothing has changed."
         )
-    source.close_for(Closure(True, target.name, token), held)
+    source.close_for(Closure(True, _place(target), token), held)
     target.admit_charges(arriving)
     return held
+
+
+def _place(storage: LedgerStorage) -> str:
+    """Return where a ledger is, from wherever one looks: a file's whole path."""
+    return str(storage.path or storage.name)
 
 
 def _has_arrived(source: MovableStorage, target: MovableStorage, arriving: Closure) -> bool:
@@ -171,7 +176,7 @@ def _finish(source: MovableStorage, target: MovableStorage, why: Closure) -> Hol
     if not why.moved:
         raise LedgerError(f"Cannot move the ledger {source.name!r}: {why.in_words()}.")
     held = source.holdings()
-    if why.place != target.name:
+    if why.place != _place(target):
         raise LedgerError(
             f"Cannot move the ledger {source.name!r} to {target.name!r}: {why.in_words()}."
         )
