@@ -13,7 +13,7 @@ from privada import data as records
 from privada import defaults, tables
 from privada.accounting import Ledger, Statement
 from privada.accounting.events import Tally
-from privada.accounting.ledger import PLANNED, exists
+from privada.accounting.ledger import PLANNED, Place, exists
 from privada.core.errors import BudgetExceeded, PrivadaError
 from privada.core.hidden_streams import hidden_generator
 from privada.core.randomness import make_source
@@ -227,7 +227,7 @@ def _train(
     """Take all steps, and fill the folder."""
     checkpoint, options = folder.checkpoint, folder.options
     resumed = checkpoint if checkpoint.exists() else None
-    with helpers(processes, _help, options, data, run, folder.ledger_path) as executor:
+    with helpers(processes, _help, options, data, run, folder.ledger_place) as executor:
         trainer, architecture = _make_trainer(options, data, ledger, run, resumed, executor)
         if resumed is None:
             trainer.save(checkpoint)  # so that a run that is killed can go on
@@ -252,7 +252,7 @@ def _take_steps(trainer: Trainer, **how: Any) -> None:
 
 
 def _help(
-    executor: Execution, options: TrainOptions, data: TrainingData, run: str, ledger: Path
+    executor: Execution, options: TrainOptions, data: TrainingData, run: str, ledger: Place
 ) -> None:
     """Compute a share of the steps, in another process. The ledger is only named, never opened."""
     trainer, _ = _make_trainer(options, data, ledger, run, None, executor)
@@ -272,7 +272,7 @@ def _kept(data: TrainingData, folder: RunFolder) -> TrainingData:
 def _make_trainer(
     options: TrainOptions,
     data: TrainingData,
-    ledger: Ledger | Path,
+    ledger: Ledger | Place,
     run: str,
     resumed: Path | None,
     executor: Execution | None = None,
