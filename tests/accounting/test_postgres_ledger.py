@@ -252,6 +252,45 @@ def test_a_lock_that_is_held_for_long_is_an_error(
     assert charged(url) == 1
 
 
+def test_without_the_lock_the_server_still_takes_one_of_two(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both have seen the same charges: what the second has worked out does not hold any more."""
+    Ledger(url, BUDGET).charge({GAUSSIAN: 1}, run="a")
+    first, second = Ledger(url), Ledger(url)
+    monkeypatch.setattr(tables, "lock", lambda _: "")
+
+    def both() -> None:
+        with second._storage.writing("charge") as transaction:
+            first.charge({GAUSSIAN: 2}, run="a")
+            transaction.add("b", "training", {GAUSSIAN: 4})
+
+    with pytest.raises(LedgerError, match="does not continue what the ledger holds"):
+        both()
+    second.charge({GAUSSIAN: 8}, run="b")
+    assert charged(url) == 11 == sum(first.totals().values())
+
+
+def test_an_interrupt_after_the_commit_is_counted_once(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from privada.accounting.ledger.postgres.journal import Contents
+
+    ledger, add = Ledger(url, BUDGET), Contents.add
+
+    def interrupted(self: Contents, row: journal.Row) -> None:
+        add(self, row)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Contents, "add", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            ledger.charge({GAUSSIAN: 3}, run="a")
+    assert sum(ledger.totals().values()) == 3 == charged(url)
+    ledger.charge({GAUSSIAN: 1}, run="a")
+    assert charged(url) == 4
+
+
 def test_where_transactions_may_only_read_nothing_is_charged(server: Server, url: str) -> None:
     Ledger(url, BUDGET).charge({GAUSSIAN: 1}, run="a")
     job = Ledger(as_role(server, url, "reader", default_transaction_read_only="on"))

@@ -1,7 +1,9 @@
 """What every storage must do from which, and to which, a ledger can be moved."""
 
+import contextlib
 import os
 import signal
+import sqlite3
 from collections.abc import Callable
 from itertools import product
 from pathlib import Path
@@ -14,6 +16,7 @@ from privada.accounting import Budget, Ledger, PostgresStorage, SQLiteStorage, e
 from privada.accounting.ledger import move
 from privada.accounting.ledger.moving import Closure, MovableStorage
 from privada.core.errors import BudgetExceeded, LedgerError
+from tests.accounting.old_ledgers import EARLIER
 from tests.forks import limited
 from tests.postgres_server import shared_server
 
@@ -318,3 +321,42 @@ def test_in_memory_nothing_is_moved(tmp_path: Path) -> None:
     with pytest.raises(LedgerError, match="in memory"):
         move(old, SQLiteStorage(None))
     assert spendable(lambda: SQLiteStorage(tmp_path / "old.ledger"))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("make", EARLIER.values(), ids=EARLIER)
+def test_a_file_of_an_earlier_version_is_moved_as_it_is(
+    tmp_path: Path, make: Callable[..., None], kind: str
+) -> None:
+    path, new = tmp_path / "old.ledger", make_place(kind, tmp_path, "new.ledger")
+    make(path, epsilon=3.0)
+    before = told(Ledger(path))
+    move(SQLiteStorage(path), new())
+    with Ledger(new()) as ledger:
+        assert told(ledger) == before
+    assert told(Ledger(path)) == before
+    assert not spendable(lambda: SQLiteStorage(path))
+    with contextlib.closing(sqlite3.connect(path)) as connection:  # which earlier ones refuse
+        assert connection.execute("PRAGMA user_version").fetchone() == (4,)
+
+
+def test_a_closed_file_that_is_damaged_is_refused(tmp_path: Path) -> None:
+    """Whichever bits flip, it is not open again."""
+    path = tmp_path / "old.ledger"
+    Ledger(path, BUDGET).close()
+    move(SQLiteStorage(path), SQLiteStorage(tmp_path / "new.ledger"))
+    for statement in (
+        "PRAGMA user_version = 3",
+        "DELETE FROM meta WHERE key = 'state'",
+        "UPDATE meta SET value = '' WHERE key = 'state'",
+        "DELETE FROM meta WHERE key = 'sealed and closed'",
+        "UPDATE meta SET key = 'sealed with its kind' WHERE key = 'sealed and closed'",
+        "PRAGMA user_version = 3; UPDATE meta SET key = 'sealed with its kind' "
+        "WHERE key = 'sealed and closed'; DELETE FROM meta WHERE key = 'state'",
+    ):
+        copy = tmp_path / "copy.ledger"
+        copy.write_bytes(path.read_bytes())
+        with contextlib.closing(sqlite3.connect(copy)) as connection:
+            connection.executescript(statement)
+        with pytest.raises(LedgerError):
+            Ledger(copy).charge({GAUSSIAN: 1}, run="a")

@@ -303,9 +303,11 @@ class PostgresStorage(PostgresMoves):
         rows = transaction.rows
         self._session.insert(rows)
         self._session.commit(rows[-1] if rows else None)
-        assert self._contents is not None
+        contents, self._contents = self._contents, None  # an interrupt leaves none half counted
+        assert contents is not None
         for row in rows:
-            self._contents.add(row)
+            contents.add(row)
+        self._contents = contents
 
     def reading(self, doing: str = "read") -> AbstractContextManager[PostgresTransaction]:
         """See the ledger as it is at one moment."""
