@@ -58,8 +58,8 @@ _BY_CODE = {
     "25P": "It took longer than the server lets a transaction wait. Nothing was written.",
     "55P03": "Another process holds it; wait for that one or stop it.",
     "57014": "It took longer than the server allows, or somebody ended it. Nothing was written.",
-    "42501": "Its owner gives a role what it needs to charge or read by the SQL that privada ledger "
-    "grant prints; to make, copy or accept a ledger is for its owner.",
+    "42501": "Its owner gives a role what it needs to charge or read by the SQL of privada ledger "
+    "grant; to make, copy or accept a ledger is for its owner.",
     "42": _DAMAGED,
     "53": "The server has no room for it: free some, or ask its administrator. Nothing was "
     "released.",
