@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 from urllib.parse import quote
 
-from tests.postgres_server import make_server
+from tests.postgres_server import make_server, remove_servers
 
 import privada as pv
 from benchmarks.ledger import pause, pay, trainer_on
@@ -29,7 +29,7 @@ def run() -> list[dict[str, object]]:
             "PostgreSQL, over TCP": lambda name: server.url(f"{name}-tcp"),
         }
         rows = [_charges(makers), _steps(makers), _openings(makers)]
-    server.remove()
+    remove_servers()
     return rows
 
 

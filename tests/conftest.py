@@ -6,6 +6,7 @@ import torch
 from hypothesis import HealthCheck, settings
 
 from privada.scikit_learn import fit_registry
+from tests.postgres_server import remove_servers
 
 # Nothing here is a test of time: machines are shared.
 settings.register_profile(
@@ -30,6 +31,11 @@ def pytest_configure(config):
     os.environ["COLUMNS"] = "80"
     for name in TERMINAL:
         os.environ.pop(name, None)
+
+
+def pytest_sessionfinish():
+    """End servers that tests have started; a worker of pytest-xdist runs nothing at its exit."""
+    remove_servers()
 
 
 def pytest_runtest_setup(item):

@@ -1,6 +1,5 @@
 """A PostgreSQL server of the tests' own: on a free port, in a folder of its own, as no root."""
 
-import atexit
 import contextlib
 import functools
 import itertools
@@ -21,6 +20,7 @@ from tests.forks import PATIENCE
 
 ADMIN = "admin"
 _COUNT = itertools.count()
+_STARTED: list[tuple[int, "Server"]] = []
 
 
 def _binaries() -> Path | None:
@@ -181,9 +181,16 @@ def make_server(**settings: str) -> Server:
     if binaries is None:
         pytest.skip("PostgreSQL's server is not installed: apt-get install postgresql")
     server = Server(binaries, **settings)
-    process = os.getpid()
-    atexit.register(lambda: server.remove() if os.getpid() == process else None)
+    _STARTED.append((os.getpid(), server))
     return server
+
+
+def remove_servers() -> None:
+    """End what this process has started, when its tests are over."""
+    while _STARTED:
+        process, server = _STARTED.pop()
+        if process == os.getpid():  # and no fork of it
+            server.remove()
 
 
 @functools.cache
