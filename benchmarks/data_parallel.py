@@ -35,6 +35,7 @@ CONTENDERS = {
 }
 TOGETHER = "two processes, one thread each"
 FIRST = "one process, one thread"
+ROW = "row "
 
 
 class Clock:
@@ -101,53 +102,47 @@ def moved(numbers: int) -> float:
     return statistics.median(found)
 
 
-def measure() -> None:
-    """Measure on two ranks, in turns, and print what rank 0 has found."""
+def measure(only: str, batch: int) -> None:
+    """Measure one case on two ranks, in turns, and print what rank 0 has found."""
     warnings.simplefilter("ignore")
     dist.init_process_group("gloo")
-    rank, rows = dist.get_rank(), []
-    clock = Clock()
+    rank, clock = dist.get_rank(), Clock()
     clock.watch(Ranks, "share_", "parameters sent")
     clock.watch(Ranks, "add_up_", "waiting for the other's sum, and adding it")
     clock.watch(LocalExecutor, "clipped_sum", "own share")
-    for name, (build, shape, batches) in MODELS.items():
-        for batch in batches:
-            seconds: dict[str, list[float]] = defaultdict(list)
-            parts: dict[str, list[float]] = defaultdict(list)
-            used: dict[str, list[float]] = defaultdict(list)
-            for _ in range(ROUNDS):
-                for contender, (executor, threads) in CONTENDERS.items():
-                    dist.barrier()
-                    if rank and contender != TOGETHER:
-                        continue  # it waits, and uses no processor
-                    torch.set_num_threads(threads)
-                    made = trainer(build, shape, batch, executor)
-                    clock.seconds.clear()
-                    seconds[contender].append(made.timed())
-                    used[contender].append(made.processor)
-                    if contender == TOGETHER:
-                        for part, value in clock.seconds.items():
-                            parts[part].append(value / (STEPS + 2))
-                torch.set_num_threads(1)
-            size = sum(p.numel() for p in build().parameters())
-            alone = moved(size)
-            if rank == 0:
-                rows.append(
-                    {
-                        "model": name,
-                        "batch": batch,
-                        "parameters": size,
-                        "seconds": {key: statistics.median(v) for key, v in seconds.items()},
-                        "ratios": _ratios(seconds),
-                        "processor": {key: statistics.median(v) for key, v in used.items()},
-                        "parts": {key: statistics.median(v) for key, v in parts.items()},
-                        "moving": alone,
-                    }
-                )
-                print(json.dumps(rows[-1]), flush=True)
+    build, shape, _ = MODELS[only]
+    seconds: dict[str, list[float]] = defaultdict(list)
+    parts: dict[str, list[float]] = defaultdict(list)
+    used: dict[str, list[float]] = defaultdict(list)
+    for _ in range(ROUNDS):
+        for contender, (executor, threads) in CONTENDERS.items():
             dist.barrier()
+            if rank and contender != TOGETHER:
+                continue  # it waits, and uses no processor
+            torch.set_num_threads(threads)
+            made = trainer(build, shape, batch, executor)
+            clock.seconds.clear()
+            seconds[contender].append(made.timed())
+            used[contender].append(made.processor)
+            if contender == TOGETHER:
+                for part, value in clock.seconds.items():
+                    parts[part].append(value / (STEPS + 2))
+        torch.set_num_threads(1)
+    size = sum(p.numel() for p in build().parameters())
+    alone = moved(size)
     if rank == 0:
-        (RESULTS / "data_parallel.json").write_text(json.dumps(rows, indent=2) + "\n")
+        row = {
+            "model": only,
+            "batch": batch,
+            "parameters": size,
+            "seconds": {key: statistics.median(v) for key, v in seconds.items()},
+            "ratios": _ratios(seconds),
+            "processor": {key: statistics.median(v) for key, v in used.items()},
+            "parts": {key: statistics.median(v) for key, v in parts.items()},
+            "moving": alone,
+        }
+        print(f"{ROW}{json.dumps(row)}", flush=True)
+    dist.barrier()
     dist.destroy_process_group()
 
 
@@ -216,14 +211,21 @@ def page(rows: list[dict]) -> str:
 
 
 def main() -> None:
-    """Start two ranks, and write the page."""
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
-    command += ["--nproc-per-node", "2", "-m", "benchmarks.data_parallel", "measure"]
-    subprocess.run(command, check=True)
-    written = page(json.loads((RESULTS / "data_parallel.json").read_text()))
-    (RESULTS / "data_parallel.md").write_text(written)
-    print(written)
+    """Start two ranks for each case, and write the page."""
+    rows = []
+    for model, (_, _, batches) in MODELS.items():
+        for batch in batches:
+            command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+            command += ["--nproc-per-node", "2", "-m", "benchmarks.data_parallel"]
+            done = subprocess.run(
+                [*command, model, str(batch)], check=True, capture_output=True, text=True
+            )
+            said = next(line for line in done.stdout.splitlines() if line.startswith(ROW))
+            rows.append(json.loads(said.removeprefix(ROW)))
+            print(said, flush=True)
+    (RESULTS / "data_parallel.json").write_text(json.dumps(rows, indent=2) + "\n")
+    (RESULTS / "data_parallel.md").write_text(page(rows))
 
 
 if __name__ == "__main__":
-    measure() if sys.argv[1:] == ["measure"] else main()
+    measure(sys.argv[1], int(sys.argv[2])) if sys.argv[1:] else main()
