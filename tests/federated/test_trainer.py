@@ -369,6 +369,28 @@ def test_wrong_local_settings_are_refused_in_words(change, words):
         pv.federated.LocalSGD(**{"lr": 0.1, **change})
 
 
+@pytest.mark.parametrize(
+    ("preconditioner", "scales"),
+    [
+        (pv.preconditioning.token_frequency([0.5, 0.1, 0.01], source="made up"), [0.5, 0.1, 0.01]),
+        (pv.preconditioning.by_feature([2.0, 1.0, 4.0], source="made up"), [2.0, 1.0, 4.0]),
+    ],
+)
+def test_scales_for_features_divide_local_gradients(preconditioner, scales):
+    """Scales as they are made for features, on a model of their width, in one local step."""
+    records = torch.ones(4, 3).double(), torch.zeros(4).double()
+    divided, plain = model(), model()
+    plain.load_state_dict(divided.state_dict())
+    start = Parameters(plain).read()
+    pv.federated.LocalSGD(lr=0.1, preconditioner=preconditioner).train_(divided, squared, records)
+    pv.federated.LocalSGD(lr=0.1).train_(plain, squared, records)
+    moved, expected = (Parameters(each).read() - start for each in (divided, plain))
+    scale = preconditioner.on(Parameters(plain)).on(Parameters(plain)).scale
+    torch.testing.assert_close(moved, expected / scale)
+    assert expected.abs().min() > 0
+    assert scale[:3] / scale[0] == pytest.approx(torch.tensor(scales).double() / scales[0])
+
+
 def test_a_client_without_records_leaves_the_model_as_it_is():
     own = model()
     before = Parameters(own).read()

@@ -11,6 +11,7 @@ from privada.core.errors import ArgumentError
 from privada.core.tensors import Parameters
 from privada.core.validation import integer, positive, shown
 from privada.preconditioning import DiagonalScaling
+from privada.preconditioning.features import ByFeature
 
 
 @dataclass(frozen=True)
@@ -51,7 +52,7 @@ class LocalSGD:
     lr: float
     epochs: int = 1
     batch_size: int = 32
-    preconditioner: DiagonalScaling | None = None
+    preconditioner: DiagonalScaling | ByFeature | None = None
 
     def __post_init__(self) -> None:
         positive("lr", self.lr)
@@ -60,7 +61,8 @@ class LocalSGD:
         scaling = self.preconditioner
         if scaling is None:
             return
-        if not isinstance(scaling, DiagonalScaling) or scaling.shift is not None:
+        fixed = isinstance(scaling, (DiagonalScaling, ByFeature))
+        if not fixed or getattr(scaling, "shift", None) is not None:
             raise ArgumentError(
                 "Expected preconditioner to be fixed scales without a shift, such as "
                 "pv.preconditioning.diagonal, token_frequency or tf_idf, got preconditioner="
@@ -79,13 +81,19 @@ class LocalSGD:
         `generator` shuffles them, by default torch's own.
         """
         parameters = Parameters(model)
-        scale = None if self.preconditioner is None else self.preconditioner.on(parameters).scale
-        scales = None if scale is None else parameters.layout.pieces(scale)
+        scales = self._scales(parameters)
         for _ in range(self.epochs):
             order = torch.randperm(len(records[0]), generator=generator)
             for start in range(0, len(order), self.batch_size):
                 some = order[start : start + self.batch_size]
                 self._step_(model, loss, [each[some] for each in records], parameters, scales)
+
+    def _scales(self, parameters: Parameters) -> list[Tensor] | None:
+        if self.preconditioner is None:
+            return None
+        fixed, _ = self.preconditioner.at({}, parameters)
+        scale = fixed.on(parameters).scale
+        return None if scale is None else parameters.layout.pieces(scale)
 
     def _step_(
         self,
