@@ -12,7 +12,7 @@ from pathlib import Path
 
 import torch
 
-from benchmarks import accounting, engine, filters, imports, ledger, noise, team_ledger
+from benchmarks import accounting, engine, federated, filters, imports, ledger, noise, team_ledger
 
 RESULTS = Path(__file__).parent / "results"
 
@@ -62,6 +62,8 @@ def main() -> None:
         filters.write(RESULTS, table, machine())
     if part in ("all", "team_ledger"):
         team_ledger.write(RESULTS, table, machine())
+    if part in ("all", "federated"):
+        federated.write(RESULTS, table, machine())
     if part in ("all", "engine"):
         engine.write(RESULTS, machine(), tuple(models))
 
