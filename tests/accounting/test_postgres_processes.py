@@ -39,6 +39,7 @@ from tests.forks import PATIENCE
 from tests.postgres_server import Server, shared_server
 
 pytestmark = [
+    pytest.mark.slow,
     pytest.mark.xdist_group("processes"),
     pytest.mark.usefixtures(_no_child_is_left.__name__),
 ]
@@ -229,7 +230,6 @@ def test_two_machines_never_overspend_together(
         assert ledger.epsilon() <= BUDGET.epsilon
 
 
-@pytest.mark.slow
 def test_a_machine_that_is_gone_in_the_middle_holds_nobody_up_for_long(
     server: Server, machines: list[Machine], tmp_path: Path
 ) -> None:

@@ -16,6 +16,7 @@ from tests.forks import PATIENCE
 from tests.postgres_server import Server, make_server, shared_server
 from tests.severing_proxy import Cut, Proxy
 
+pytestmark = pytest.mark.slow
 GAUSSIAN = events.gaussian(200.0)
 BUDGET = Budget(100.0, 1e-5)
 

@@ -199,6 +199,7 @@ def test_stopped_between_any_two_steps_never_both_can_be_charged(
     assert spent - sum(c.count for c in before["charges"]) in (1, 2)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("place", range(6))
 def test_killed_at_any_moment_never_both_can_be_charged(
     places: tuple[Make, Make], place: int
