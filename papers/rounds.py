@@ -181,16 +181,17 @@ def chart(panels: Mapping[str, Sequence[Line]], every: int) -> str:
     names = list(dict.fromkeys(line.method for lines in panels.values() for line in lines))
     below = top + size[1] + 54
     width = left + len(panels) * (size[0] + gap)
+    columns = 2 if width / 2 > 50 + 7.5 * max(map(len, names)) else 1
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width:.0f} '
-        f'{below + 20 * math.ceil(len(names) / 2):.0f}" '
+        f'{below + 20 * math.ceil(len(names) / columns):.0f}" '
         'style="font-family:system-ui,sans-serif;font-size:13px;background:#fff" fill="#444">'
     ]
     for number, (title, lines) in enumerate(panels.items()):
         x0 = left + number * (size[0] + gap)
         parts += _panel(title, lines, every, (x0, top), size, names)
     for number, name in enumerate(names):
-        x, y = left + number % 2 * width / 2, below + 20 * (number // 2)
+        x, y = left + number % columns * width / 2, below + 20 * (number // columns)
         parts.append(f'<path d="M{x:.0f} {y:.0f}h24" {_stroke(number)}/>')
         parts.append(f'<text x="{x + 32:.0f}" y="{y + 4:.0f}">{escape(name)}</text>')
     return "\n".join([*parts, "</svg>\n"])
@@ -211,12 +212,12 @@ def _panel(
 ) -> list[str]:
     (x0, y0), (wide, high) = corner, size
     last = len(lines[0].curves[0]) - 1
-    values = [v for line in lines for curve in line.curves for v in curve[1:]]
+    values = [v for line in lines for curve in line.curves for v in curve]
     low, top = 5 * math.floor(min(values) / 5), 5 * math.ceil(max(values) / 5)
 
     def place(point: int, value: float) -> str:
         across = x0 + wide * point / last
-        return f"{across:.1f},{y0 + high * (top - max(value, low)) / (top - low):.1f}"
+        return f"{across:.1f},{y0 + high * (top - value) / (top - low):.1f}"
 
     parts = [
         f'<text x="{x0}" y="{y0 - 14}" font-weight="600">{escape(title)}</text>',
