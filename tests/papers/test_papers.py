@@ -71,10 +71,13 @@ def test_federated_pages_and_charts_have_the_figures_beside_them(study):
         assert [len(curve) for curve in line.curves] == [points] * len(study.SEEDS)
 
 
-@pytest.mark.parametrize("method", [*by_user.PRIVATE, *by_user.WITHOUT])
+USERS = by_user.PRIVATE | by_user.TAKEN_BACK | by_user.WITHOUT
+
+
+@pytest.mark.parametrize("method", USERS)
 def test_methods_run_on_users(method):
     data_folder("stackexchange_users.npz")
-    search = {**by_user.PRIVATE, **by_user.WITHOUT}[method]
+    search = USERS[method]
     _reaches(by_user.trial(4.0, method, search.start, 0, rounds=2 * by_user.EVERY))
 
 
