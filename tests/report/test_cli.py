@@ -59,7 +59,7 @@ def test_folders_of_one_name_are_told_apart(command, world, tmp_path):
     [
         ((), "got neither"),
         (("none",), "not there"),
-        (("plain", "--ledger", "none.ledger"), "no file"),
+        (("plain", "--ledger", "none.ledger"), "at 'none.ledger', got none"),
         (("plain", "--output", "page.txt"), "end in .html"),
         (("plain", "--output", "none/page.html"), "Check that the folder exists"),
     ],

@@ -4,6 +4,7 @@ import math
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from copy import deepcopy
 from dataclasses import replace
 from typing import Any
 
@@ -245,16 +246,18 @@ class PrivateEstimator(CloneFamily, BaseEstimator):  # type: ignore[misc]
 
     # ------------------------------------------------------------------ predicting
 
-    def _outputs(self, inputs: Any) -> NDArray[Any]:
+    def _outputs(self, inputs: Any, dtype: torch.dtype = torch.float32) -> NDArray[Any]:
+        """Return what the model makes of each row, computed in a type."""
         check_is_fitted(self, "model_")
         checked = self._checked(inputs, reset=False)
+        model = self.model_ if dtype == torch.float32 else deepcopy(self.model_).to(dtype)
         found = []
         with torch.no_grad():
             for start in range(0, checked.shape[0], _CHUNK):
                 some = checked[start : start + _CHUNK]
                 dense = some.toarray() if hasattr(some, "toarray") else some
                 scaled = np.ascontiguousarray(self._scaled(dense))
-                found.append(self.model_(torch.from_numpy(scaled)).numpy())
+                found.append(model(torch.from_numpy(scaled).to(dtype)).numpy())
         return np.concatenate(found)
 
     def __sklearn_tags__(self) -> Any:

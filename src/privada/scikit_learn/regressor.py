@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from typing import Any, Self
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from sklearn.base import RegressorMixin
 from torch import nn
@@ -95,7 +96,8 @@ class PrivateRegressor(RegressorMixin, PrivateEstimator):  # type: ignore[misc]
 
     def predict(self, X: Any) -> NDArray[Any]:
         """Return the predicted target of each row."""
-        found = self._outputs(X)[:, 0].astype(np.float64)
+        # in float32 the last digits of a row's target would depend on how many rows are asked for
+        found = self._outputs(X, torch.float64)[:, 0]
         if self.target_bounds is not None:
             low, high = self._target_range()
             found = low + (found + 1) / 2 * (high - low)
