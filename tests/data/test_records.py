@@ -81,7 +81,7 @@ def make_trainer(records: Any, model: Any = None, loss: Any = None, **given: Any
 def replayed(trainer: pv.Trainer, drawn: list[int]) -> torch.Tensor:
     """Return the clipped sum of some records, from the same secrets each time."""
     executor = trainer.gradients.executor
-    executor._model_rng = SeededSource(5, "model")
+    executor.model_rng = SeededSource(5, "model")
     torch.manual_seed(1)
     np.random.seed(1)  # noqa: NPY002
     random.seed(1)

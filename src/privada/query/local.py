@@ -165,7 +165,7 @@ class LocalExecutor:
             return squared_sum(self.parameters, self._all_rows(streams, rng, part, parts), bound)
 
     def _all_rows(
-        self, streams: HiddenStreams, rng: RandomSource, part: int, parts: int
+        self, streams: HiddenStreams, rng: RandomSource, part: int = 0, parts: int = 1
     ) -> Iterator[Tensor]:
         """Yield the gradients of all units as rows; what fails is left out, as zero."""
         room = _GRADIENT_BYTES // (8 * self.parameters.size * self._units.rows_per_unit)
