@@ -1,6 +1,7 @@
 """Settings for all tests."""
 
 import os
+import signal
 
 import torch
 from hypothesis import HealthCheck, settings
@@ -25,9 +26,12 @@ TERMINAL = ("FORCE_COLOR", "PY_COLORS", "GITHUB_ACTIONS", "TERMINAL_WIDTH", "TTY
 def pytest_configure(config):
     """Words as wide as 80 columns, whoever runs the tests and where; and one thread each.
 
-    Tests run side by side, and torch's threads would wait for each other.
+    Tests run side by side, and torch's threads would wait for each other. A script that runs tests
+    in the background ignores Ctrl-C for them; tests that press it want what a user has.
     """
     torch.set_num_threads(1)
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     os.environ["COLUMNS"] = "80"
     for name in TERMINAL:
         os.environ.pop(name, None)
