@@ -1,5 +1,6 @@
 """The strategy on Flower: the same rounds, and nodes that misbehave."""
 
+import copy
 import math
 
 import numpy as np
@@ -119,7 +120,7 @@ def test_poisson_rounds_ask_those_who_were_drawn():
 
 def forged(reply, arrays, group=None):
     """Return a reply with other arrays, or for another round."""
-    reply = Message(RecordDict({"arrays": arrays}), metadata=reply.metadata)
+    reply = Message(RecordDict({"arrays": arrays}), metadata=copy.copy(reply.metadata))
     if group is not None:
         reply.metadata.__dict__["_group_id"] = group
     return reply
@@ -175,9 +176,9 @@ def lie_silent(reply):
 
 
 def lie_stranger(reply):
-    copy = forged(reply, reply.content["arrays"])
-    copy.metadata.__dict__["_src_node_id"] = 999_999
-    return [copy]
+    reply = forged(reply, reply.content["arrays"])
+    reply.metadata.__dict__["_src_node_id"] = 999_999
+    return [reply]
 
 
 LEFT_OUT = [
@@ -201,6 +202,25 @@ def test_a_node_that_answers_twice_counts_once():
     made = strategy(rounds=1)
     made.start(InProcessGrid(app(), NODES, lambda replies: [*replies, *replies[:3], replies[0]]))
     np.testing.assert_allclose(flat(made), one_round(), atol=1e-5)
+
+
+def test_a_node_that_gives_another_nodes_number_does_not_answer_for_it():
+    def as_number_3(replies):
+        wrong = {name: value * 9 for name, value in arrays_of(replies[1]).items()}
+        reply = forged(replies[1], ArrayRecord(wrong))
+        reply.metadata.__dict__["_src_node_id"] = replies[3].metadata.src_node_id
+        return [reply, *replies]
+
+    made = strategy(rounds=1)
+    made.start(InProcessGrid(app(), NODES, as_number_3))
+    np.testing.assert_allclose(flat(made), one_round(), atol=1e-5)
+
+
+def test_no_two_messages_share_a_secret():
+    sent = []
+    made = strategy(rounds=2)
+    made.start(InProcessGrid(app(), NODES, lambda replies: sent.extend(replies) or replies))
+    assert len({each.metadata.group_id for each in sent}) == len(sent) == 2 * NODES
 
 
 def test_a_huge_reply_moves_the_model_by_its_share_of_the_clip_norm():

@@ -33,7 +33,8 @@ class FlowerClients:
         arrays, config: the names of the records in a message.
 
     Guarantee: of what nodes send, at most one update a node and round is used, and only from nodes
-    that were asked in this very round. Reading a reply never raises.
+    that were asked in this very round. No node can answer for another: each message has a secret of
+    its own. Reading a reply never raises.
 
     Edge cases: places beyond the nodes that are connected stay empty. Nodes beyond `size` are not
     asked. Where places take turns, a node has its place from the first time that it is seen, and
@@ -73,16 +74,19 @@ class FlowerClients:
         asked = [nodes[k] for k in (range(self.size) if places is None else places) if k in nodes]
         if not asked:
             return
-        start, token = parameters.read(), os.urandom(16).hex()
-        replies = self.grid.send_and_receive(self._messages(asked, token), timeout=self.timeout)
+        start, tokens = parameters.read(), {os.urandom(16).hex(): node for node in asked}
+        replies = self.grid.send_and_receive(self._messages(tokens), timeout=self.timeout)
         found: dict[int, Tensor] = {}
         for reply in replies:
-            update = _update(reply, token, parameters, start)
-            if update is not None and reply.metadata.src_node_id in asked:
-                found.setdefault(reply.metadata.src_node_id, update)
+            node = _sender(reply, tokens)
+            if node is None or node in found:
+                continue
+            update = _update(reply, parameters, start)
+            if update is not None:
+                found[node] = update
         yield from (found[node] for node in sorted(found))
 
-    def _messages(self, nodes: list[int], token: str) -> list[Message]:
+    def _messages(self, tokens: dict[str, int]) -> list[Message]:
         self._rounds += 1
         content = RecordDict(
             {
@@ -90,13 +94,25 @@ class FlowerClients:
                 self._config: ConfigRecord({**self.settings, "server-round": self._rounds}),
             }
         )
-        return [Message(content, node, Kind.TRAIN, group_id=token) for node in nodes]
+        return [
+            Message(content, node, Kind.TRAIN, group_id=token) for token, node in tokens.items()
+        ]
 
 
-def _update(reply: Message, token: str, parameters: Parameters, start: Tensor) -> Tensor | None:
-    """Return the update in a reply, None if it is of another round or of another form."""
+def _sender(reply: Message, tokens: dict[str, int]) -> int | None:
+    """Return the node that a reply is counted for, None if it was not asked in this round.
+
+    A reply carries back the secret of the message that it answers. Each message has one of its
+    own, so that a node cannot answer for another, whatever number it gives as its own.
+    """
+    node = tokens.get(reply.metadata.group_id)
+    return node if reply.metadata.src_node_id == node else None
+
+
+def _update(reply: Message, parameters: Parameters, start: Tensor) -> Tensor | None:
+    """Return the update in a reply, None if it is of another form."""
     try:
-        if reply.metadata.group_id != token or reply.has_error():
+        if reply.has_error():
             return None
         (arrays,) = reply.content.array_records.values()
         expected = str(parameters.dtype).removeprefix("torch.")
