@@ -4,6 +4,7 @@ import html.parser
 import json
 import re
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 from rich.console import Console
@@ -110,14 +111,16 @@ def awkward(world, name, **changes):
 def test_a_number_is_shown_alike_wherever_it_is_shown(read, world):
     one = awkward(world, "one")
     two = awkward(world, "two", metrics={"accuracy on public records": 0.5})
+    step, other = two.history[0], {**two.history[0], "step": 13, "noise_multiplier": 2.5}
+    two = replace(two, history=[step, other], statement={**two.statement, "run_epsilon": 0.5})
     page = read(one, two)
     plots = json.loads(page.scripts[0])
 
     def labels(name):
         return [each for trace in plots[name]["traces"] for each in trace["text"]]
 
-    assert labels("plot-epsilon") == [SHOWN["epsilon"]] * 2
-    assert labels("plot-noise-multiplier") == [SHOWN["noise"]] * 2
+    assert labels("plot-epsilon") == [SHOWN["epsilon"]] * 3
+    assert labels("plot-noise-multiplier") == [SHOWN["noise"]] * 2 + ["2.5"]
     assert labels("plot-metrics-0") == ["0.5", SHOWN["accuracy"]]
     assert labels("plot-prices-0") == ["1,235", SHOWN["epsilon"]]
     assert labels("plot-comparison")[0] == f"epsilon {SHOWN['run_epsilon']}<br>{SHOWN['accuracy']}"
@@ -133,6 +136,15 @@ def test_a_number_is_shown_alike_wherever_it_is_shown(read, world):
     templates = [t.get("hovertemplate", "") + t.get("texttemplate", "") for p in plots.values()
                  for t in p["traces"]]  # fmt: skip
     assert not any(re.search(r"%\{[xy]:", each) for each in templates)
+
+
+def test_a_setting_that_never_changes_and_a_cost_that_all_share_have_no_chart(read, world):
+    one, two = awkward(world, "one"), awkward(world, "two")
+    plots = json.loads(read(one, two).scripts[0])
+    assert "plot-epsilon" in plots
+    assert not {"plot-noise-multiplier", "plot-lr", "plot-comparison"} & set(plots)
+    dearer = replace(two, statement={**two.statement, "run_epsilon": 1.5})
+    assert "plot-comparison" in json.loads(read(one, dearer).scripts[0])
 
 
 def test_text_command_and_page_agree(read, world, capsys):

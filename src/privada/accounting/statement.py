@@ -144,7 +144,7 @@ class Statement:
         return (
             f"The trained model is ({epsilon}, {delta})-differentially "
             f"private. In words: {change}, and every possible outcome becomes at most "
-            f"e^{epsilon} times more or less likely, but for a chance of about "
+            f"{formatting.factor(self.epsilon)} more or less likely, but for a chance of about "
             f"{delta} that this fails. A smaller epsilon reveals less about any one "
             f"{self.unit}, whatever else is known."
         )

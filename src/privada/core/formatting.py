@@ -7,6 +7,8 @@ _DIGITS = 4
 _DELTA_DIGITS = 3
 # Below, numbers are written out with commas; from here on, as powers of ten.
 _LARGE = 1e9
+# Where e to the power of an epsilon says more to a reader than the epsilon.
+_LEAST_POWER, _LARGEST_POWER = 1e-3, 700.0
 
 
 def round_up(value: float, digits: int = _DIGITS) -> str:
@@ -44,6 +46,25 @@ def epsilon(value: float) -> str:
     if 1000 <= float(shown) < _LARGE:
         return f"{math.ceil(value):,}"
     return shown
+
+
+def factor(value: float) -> str:
+    """Return e to the power of an epsilon, and what that is about.
+
+    Example:
+        >>> from privada.core.formatting import factor
+        >>> factor(1.0), factor(0.01), factor(10.0)
+        ('e^1, about 2.7 times,', 'e^0.01, about 1.01 times,', 'e^10, about 22,000 times,')
+        >>> factor(0.0), factor(float("inf"))
+        ('e^0 times', 'e^infinite times')
+    """
+    power = f"e^{epsilon(value)}"
+    if not _LEAST_POWER < value < _LARGEST_POWER:
+        return f"{power} times"
+    times = math.exp(value)
+    # near 1, two digits of what is beyond it
+    rounded = float(f"{times:.2g}") if times >= 10 else 1 + float(f"{times - 1:.2g}")
+    return f"{power}, about {number(rounded)} times,"
 
 
 def delta(value: float) -> str:

@@ -9,7 +9,7 @@ from typing import Any
 from privada.core import formatting
 from privada.report.markup import Markup, element, join, text
 
-_TIMES_TEN = re.compile(r"\b(\d+(?:\.\d+)?)e([+-])0*(\d+)\b|\be\^(\d[\d,]*(?:\.\d+)?)")
+_TIMES_TEN = re.compile(r"\b(\d+(?:\.\d+)?)e([+-])0*(\d+)\b|\be\^(\d+(?:,\d{3})*(?:\.\d+)?)")
 
 
 def superscript(words: str) -> Markup:
@@ -17,8 +17,8 @@ def superscript(words: str) -> Markup:
 
     Example:
         >>> from privada.report.numbers import superscript
-        >>> superscript("e^2 times, at 1e-05")
-        'e<sup>2</sup> times, at 10<sup>−5</sup>'
+        >>> superscript("e^2, about 7.4 times, at 1e-05")
+        'e<sup>2</sup>, about 7.4 times, at 10<sup>−5</sup>'
     """
     parts, end = [], 0
     for found in _TIMES_TEN.finditer(words):

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Sequence
 
+from privada.core import formatting
 from privada.report import plots
 from privada.report.components import (
     Cell,
@@ -57,23 +58,18 @@ def metrics(entries: Sequence[Entry], charts: Charts) -> Markup | None:
 
 
 def comparison(entries: Sequence[Entry], colours: dict[int, str], charts: Charts) -> Markup | None:
-    """Return several runs side by side: what each cost and what it reached."""
+    """Return several runs side by side: what each cost and what it reached.
+
+    Where all cost the same there is no chart of it.
+    """
     if len(entries) < 2:
         return None
     names = list(dict.fromkeys(name for entry in entries for name in entry.metrics))
     shared = [n for n in names if sum(n in entry.metrics for entry in entries) > 1]
     shared = sorted(shared, key=lambda name: "accuracy" not in name)[:1]
-    if shared:
-        chart = charts.figure(
-            "plot-comparison",
-            f"{capitalised(shared[0])} against cost",
-            plots.against_epsilon(entries, shared[0]),
-            "What each run costs alone and what it reached. Up is higher, left is cheaper.",
-        )
-    else:
-        chart = charts.figure(
-            "plot-comparison", "Cost", plots.costs(entries), "What each run costs alone."
-        )
+    chart = None
+    if len({formatting.epsilon(entry.stated.run_epsilon) for entry in entries}) > 1:
+        chart = _against_cost(entries, shared, charts)
     rows: list[list[Cell]] = [
         [
             run_label(entry, colours),
@@ -91,3 +87,17 @@ def comparison(entries: Sequence[Entry], colours: dict[int, str], charts: Charts
         sortable=True,
     )
     return section("comparison", "Comparison", chart, listed)
+
+
+def _against_cost(entries: Sequence[Entry], metric: Sequence[str], charts: Charts) -> Markup:
+    """Return a chart of what each run cost, and of what it reached if there is a metric."""
+    if not metric:
+        return charts.figure(
+            "plot-comparison", "Cost", plots.costs(entries), "What each run costs alone."
+        )
+    return charts.figure(
+        "plot-comparison",
+        f"{capitalised(metric[0])} against cost",
+        plots.against_epsilon(entries, metric[0]),
+        "What each run costs alone and what it reached. Up is higher, left is cheaper.",
+    )

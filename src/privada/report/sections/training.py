@@ -35,11 +35,12 @@ def training(
     """Return epsilon, learning rate and noise against the steps."""
     if not any(entry.history for entry in entries):
         return None
+    small = _small_charts(entries, charts)
     return section(
         "training",
         "Training",
         _epsilon_chart(entries, ledgers, charts),
-        element("div", *_small_charts(entries, charts), class_="pair"),
+        element("div", *small, class_="pair") if small else None,
         element(
             "details",
             element("summary", "Some of these numbers"),
@@ -71,9 +72,11 @@ def _epsilon_chart(
 
 
 def _small_charts(entries: Sequence[Entry], charts: Charts) -> list[Markup]:
+    """Return charts of what changed while training; the configuration has what did not."""
     shown = []
     for name, title, axis, caption in _SMALL_CHARTS:
-        plot = plots.lines(entries, name, axis)
+        changing = any(len({step[name] for step in entry.history}) > 1 for entry in entries)
+        plot = plots.lines(entries, name, axis) if changing else None
         if plot is not None:
             plot["height"], plot["layout"]["showlegend"] = 280, False
             shown.append(charts.figure(f"plot-{name.replace('_', '-')}", title, plot, caption))
