@@ -129,3 +129,19 @@ def test_folders_that_are_refused(world, tmp_path):
     (folder / "history.json").write_text("{}")
     with pytest.raises(ArgumentError, match="damaged"):
         Entry.of_folder(folder)
+
+
+@pytest.mark.parametrize(
+    ("given", "shown"),
+    [
+        (
+            {"model": "linear", "hidden": [64], "run": "r", "when_lost": "refuse", "lr": 0.5},
+            {"model": "linear", "lr": 0.5},
+        ),
+        ({"model": "mlp", "hidden": [64], "when_lost": "pay-again"}, None),
+    ],
+)
+def test_settings_that_a_run_did_not_use_are_left_out(tmp_path, world, given, shown):
+    folder = results(tmp_path / "run", world.first)
+    (folder / "config.json").write_text(json.dumps(given))
+    assert Entry.of_folder(folder).configuration == (given if shown is None else shown)

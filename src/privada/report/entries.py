@@ -200,7 +200,7 @@ class Entry:
                 statement=statement,
                 history=() if history is None else history,
                 metrics=_score(tuned.get("score")) if metrics is None else metrics,
-                configuration=_settings(tuned) if configuration is None else configuration,
+                configuration=_settings(tuned) if configuration is None else _used(configuration),
                 prices=tuned.get("prices"),
                 chosen=tuned.get("how"),
                 tried=tuned.get("tried") or None,
@@ -213,6 +213,17 @@ def _score(score: Any) -> dict[str, float]:
     if not is_number(score) or not math.isfinite(score):
         return {}
     return {"score on records set apart, with noise": float(score)}
+
+
+def _used(configuration: Any) -> dict[str, Any]:
+    """Return the settings that a run used, without those that the statement has as well."""
+    unused = {"run", "assumptions"}
+    given = check_mapping("config.json", configuration)
+    if given.get("model") == "linear":
+        unused.add("hidden")
+    if given.get("when_lost") == "refuse":
+        unused.add("when_lost")
+    return {name: value for name, value in given.items() if name not in unused}
 
 
 def _settings(tuned: Mapping[str, Any]) -> dict[str, Any]:

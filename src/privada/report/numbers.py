@@ -79,6 +79,17 @@ _KINDS: dict[str, Callable[[float], str]] = {
 }
 
 
+def spaced(name: str) -> str:
+    """Return the name of a setting in words.
+
+    Example:
+        >>> from privada.report.numbers import spaced
+        >>> spaced("noise_multiplier")
+        'noise multiplier'
+    """
+    return name.replace("_", " ")
+
+
 def setting(name: str, value: Any) -> str:
     """Return a setting as the rest of the page shows its kind.
 
@@ -87,7 +98,7 @@ def setting(name: str, value: Any) -> str:
         >>> setting("noise_multiplier", 1.23456789), setting("lr", 0.123456), setting("delta", 1e-5)
         ('1.235', '0.123456', '1e-05')
     """
-    kind = _KINDS.get(name.replace("_", " "))
+    kind = _KINDS.get(spaced(name))
     if kind is None or isinstance(value, bool) or not isinstance(value, (int, float)):
         return plain(value)
     return kind(value)

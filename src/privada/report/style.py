@@ -9,6 +9,7 @@ LIGHT = {
     "accent": "#005f96",
     "accent-soft": "#e3eef5",
     "quiet": "#a9b6c0",
+    "cut": "#c9ccc8",
     "alarm": "#a8201a",
     "on-alarm": "#ffffff",
     "series-0": "#0072b2",
@@ -28,6 +29,7 @@ DARK = {
     "accent": "#6cbdf0",
     "accent-soft": "#1b3040",
     "quiet": "#4f5b66",
+    "cut": "#000000",
     "alarm": "#8f1d18",
     "on-alarm": "#ffffff",
     "series-0": "#56b4e9",
@@ -114,7 +116,15 @@ dl.facts dd { margin: 0; min-width: 0; }
 .ends { display: flex; justify-content: space-between; gap: 1rem; margin: 0; max-width: none; }
 .ends b { font-weight: 600; }
 .account + .account { margin-top: 2.5rem; }
-.scroll { overflow-x: auto; margin: 1rem 0 0; }
+.scroll {  /* a shadow where a narrow screen cuts a table off: it moves with the table */
+  overflow-x: auto; margin: 1rem 0 0;
+  background:
+    linear-gradient(to right, var(--page) 40%, transparent) left / 2.5rem 100%,
+    linear-gradient(to left, var(--page) 40%, transparent) right / 2.5rem 100%,
+    linear-gradient(to right, var(--cut), transparent) left / .8rem 100%,
+    linear-gradient(to left, var(--cut), transparent) right / .8rem 100%;
+  background-attachment: local, local, scroll, scroll; background-repeat: no-repeat;
+}
 table { border-collapse: collapse; width: 100%; font-size: .92rem; }
 caption { text-align: left; color: var(--soft); font-size: .9rem; padding: 0 0 .5rem; }
 th, td { text-align: left; vertical-align: top; padding: .5rem 1.25rem .5rem 0; }
@@ -187,7 +197,7 @@ footer { color: var(--soft); font-size: .85rem; padding-top: 1.5rem; padding-bot
   h2, h3, caption, summary { break-after: avoid; }
   figure, tr, li, .bar, .lead, .banner { break-inside: avoid; }
   thead { display: table-header-group; }
-  .scroll { overflow: visible; }
+  .scroll { overflow: visible; background: none; }
   table { font-size: .85rem; }
   th, td { padding-right: .8rem; }
   td.wide { min-width: 0; overflow-wrap: anywhere; }

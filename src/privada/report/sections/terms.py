@@ -6,7 +6,7 @@ from privada.report.components import Cell, facts, section, table
 from privada.report.entries import Entry
 from privada.report.ledgers import LedgerSummary
 from privada.report.markup import Markup, element
-from privada.report.numbers import setting
+from privada.report.numbers import setting, spaced
 
 
 def configuration(entries: Sequence[Entry]) -> Markup | None:
@@ -15,7 +15,9 @@ def configuration(entries: Sequence[Entry]) -> Markup | None:
     if not having:
         return None
     if len(having) == 1:
-        listed = {name: setting(name, value) for name, value in having[0].configuration.items()}
+        listed = {
+            spaced(name): setting(name, value) for name, value in having[0].configuration.items()
+        }
         return section("configuration", "Configuration", facts(listed.items()))
     names = list(dict.fromkeys(name for entry in having for name in entry.configuration))
     rows: list[list[Cell]] = []
@@ -25,7 +27,9 @@ def configuration(entries: Sequence[Entry]) -> Markup | None:
             for each in having
         ]
         differ = len({cell for cell in cells if cell}) > 1
-        rows.append([name, *(element("mark", cell) if differ and cell else cell for cell in cells)])
+        rows.append(
+            [spaced(name), *(element("mark", cell) if differ and cell else cell for cell in cells)]
+        )
     return section(
         "configuration",
         "Configuration",
