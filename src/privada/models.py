@@ -4,10 +4,12 @@ import importlib
 import json
 import sys
 from collections.abc import Mapping
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from privada.core.errors import ArgumentError, ModelError
@@ -15,6 +17,7 @@ from privada.core.validation import integer
 
 KINDS = ("linear", "mlp")
 _FORMAT = 1
+_FACTS, _WEIGHTS = "model.json", "model.safetensors"
 
 
 @dataclass(frozen=True)
@@ -121,11 +124,11 @@ def save(folder: Path, model: nn.Module, architecture: Architecture, **facts: An
     """
     from safetensors.torch import save_file
 
-    weights = folder / "model.safetensors"
+    weights = folder / _WEIGHTS
     save_file(_apart(model.state_dict()), str(weights))
     weights.chmod(0o644)  # the library makes it readable by its owner alone
     content = {"format": _FORMAT, "architecture": asdict(architecture), **facts}
-    (folder / "model.json").write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+    (folder / _FACTS).write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
 
 
 def _apart(values: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -133,18 +136,111 @@ def _apart(values: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return {name: value.detach().cpu().contiguous().clone() for name, value in values.items()}
 
 
-def load(folder: Path) -> tuple[nn.Module, dict[str, Any]]:
-    """Return a model that `save` wrote, and the facts beside it."""
-    from safetensors.torch import load_file
-
+def _facts(folder: Path) -> dict[str, Any]:
+    """Return what model.json says."""
+    if not (folder / _FACTS).is_file():  # a pipe would be waited for
+        raise _unreadable(folder, f"it has no file {_FACTS}")
     try:
-        content = json.loads((folder / "model.json").read_text(encoding="utf-8"))
-        fields = dict(content.pop("architecture"))
-        fields["hidden"] = tuple(fields["hidden"])
-        model = Architecture(**fields).build()
-        model.load_state_dict(load_file(str(folder / "model.safetensors")))
-    except (OSError, ValueError, KeyError, TypeError, RuntimeError) as error:
+        content = json.loads((folder / _FACTS).read_text(encoding="utf-8"))
+    except OSError as error:
+        raise _unreadable(folder, f"{_FACTS}: {error.strerror}") from None
+    except (ValueError, RecursionError):
+        raise _unreadable(folder, f"{_FACTS} is not JSON") from None
+    known = content.get("format") if isinstance(content, dict) else None
+    if isinstance(known, int) and known > _FORMAT:
         raise ArgumentError(
-            f"Cannot read a model from {str(folder)!r}: {error}. Give a folder that privada wrote."
-        ) from error
+            f"Cannot read a model from {str(folder)!r}: it has format {known}, and this version of "
+            f"Privada knows formats up to {_FORMAT}. Use the version that wrote it, or a later one."
+        )
+    if known != _FORMAT or not isinstance(content.get("architecture"), dict):
+        raise _unreadable(folder, f"{_FACTS} is not of Privada's format")
+    return dict(content)
+
+
+def load(folder: Path, trust: str | None = None) -> tuple[nn.Module, dict[str, Any]]:
+    """Return a model that `save` wrote, and the facts beside it.
+
+    Args:
+        folder: the folder with model.json and model.safetensors.
+        trust: the "module:factory" of a model of one's own, which is imported and run. Without it
+            no code is run that a folder names.
+
+    Returns:
+        The model, ready to predict, and the facts of model.json but for the architecture.
+
+    Edge cases: files that are damaged, of another format or a newer one, weights that do not fit
+    the architecture, and weights that are not finite are refused. Weights of a linear model or an
+    mlp are compared with its architecture before memory is taken for it.
+
+    Example: see `save`.
+    """
+    content = _facts(folder)
+    fields = content.pop("architecture")
+    try:
+        architecture = Architecture(**{**fields, "hidden": tuple(fields["hidden"])})
+    except (ArgumentError, KeyError, TypeError) as error:
+        raise _unreadable(folder, f"{_FACTS} describes no model: {error}") from None
+    kind = architecture.kind
+    if kind not in KINDS and kind != trust:
+        raise ArgumentError(
+            f"Expected a model that Privada builds itself, got {kind!r} in {str(folder)!r}, which "
+            "is code. If you know it and the folder, let it be run with "
+            f"trust={kind!r}, or --trust {kind} on the command line."
+        )
+    model = _filled(architecture, _weights(folder, architecture), folder)
+    for name, parameter in model.named_parameters():
+        if not bool(parameter.isfinite().all()):
+            raise _unreadable(folder, f"{name!r} has weights that are not finite")
     return model.eval(), content
+
+
+def _weights(folder: Path, architecture: Architecture) -> dict[str, Tensor]:
+    """Return the tensors in a file of at least as many as the architecture has layers."""
+    from safetensors import SafetensorError, safe_open
+
+    path = folder / _WEIGHTS
+    if not path.is_file():
+        raise _unreadable(folder, f"it has no file {_WEIGHTS}")
+    try:
+        with safe_open(str(path), framework="pt") as file:
+            names = list(file.keys())
+            if len(architecture.hidden) >= len(names):
+                raise _unreadable(folder, f"{_WEIGHTS} has too few layers")
+            return {name: file.get_tensor(name) for name in names}
+    except (OSError, ValueError, RuntimeError, SafetensorError) as error:
+        if isinstance(error, ArgumentError):
+            raise
+        raise _unreadable(folder, f"{_WEIGHTS} is damaged or of another format") from None
+
+
+def _filled(architecture: Architecture, weights: dict[str, Tensor], folder: Path) -> nn.Module:
+    """Return the model with its weights."""
+    own = architecture.kind not in KINDS
+    # on the meta device nothing is allocated, whatever sizes the file claims
+    with nullcontext() if own else torch.device("meta"):
+        try:
+            model = architecture.build()
+        except (RuntimeError, TypeError):  # sizes beyond what torch can count
+            raise _unreadable(folder, f"{_FACTS} describes no model") from None
+    if not own:
+        wanted = {name: tuple(value.shape) for name, value in model.state_dict().items()}
+        found = {name: tuple(value.shape) for name, value in weights.items()}
+        real = all(value.is_floating_point() for value in weights.values())
+        if wanted != found or not real:
+            raise _unreadable(folder, f"{_WEIGHTS} does not fit the architecture in {_FACTS}")
+        model.to_empty(device="cpu")
+    try:
+        model.load_state_dict(weights)
+    except RuntimeError as error:
+        words = " ".join(str(error).split())
+        raise _unreadable(
+            folder, f"{_WEIGHTS} does not fit {architecture.kind!r}: {words}"
+        ) from None
+    return model
+
+
+def _unreadable(folder: Path, why: str) -> ArgumentError:
+    return ArgumentError(
+        f"Cannot read a model from {str(folder)!r}: {why}. Give a folder that privada wrote, or "
+        "restore it from a copy."
+    )
