@@ -11,7 +11,7 @@ from pathlib import Path
 SOURCE = Path(__file__).parent.parent / "src" / "privada"
 PICTURE = Path(__file__).parent / "architecture.svg"
 # Other names of folders, and what serves pictures alone.
-LEFT_OUT = {"__init__", "geometry", "sampling", "image_export", "charts"}
+LEFT_OUT = {"__init__", "__main__", "geometry", "sampling", "image_export", "charts"}
 WHAT = {
     "core": "values, parameters, randomness, errors",
     "accounting": "budgets, events, accountants, ledger",

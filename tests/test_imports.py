@@ -40,6 +40,7 @@ ORDER = [
     {"report"},
     {"workflows"},
     {"cli"},
+    {"__main__"},
 ]
 RANK = {name: rank for rank, group in enumerate(ORDER) for name in group}
 

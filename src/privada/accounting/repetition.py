@@ -13,7 +13,6 @@ import math
 from collections.abc import Callable
 
 import numpy as np
-from scipy.optimize import brentq
 
 from privada.accounting.orders import ORDERS, Vector
 from privada.core.errors import ArgumentError
@@ -54,6 +53,8 @@ def stopping_rate(mean: float, shape: float) -> float:
 
     if mean < 1 + 1e-6:  # the mean is 1 + (1 + shape)(1 - gamma) / 2 and more; a lower rate is safe
         return 1 - 2.001 * (mean - 1) / (1 + shape)
+
+    from scipy.optimize import brentq  # slow to load, and seldom of use
 
     def excess(log_gamma: float) -> float:
         return math.log(_negative_binomial_mean(shape, math.exp(log_gamma)) / mean)

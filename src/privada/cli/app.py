@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from privada import __version__
+from privada.cli.deferred import defer_accountants
 from privada.cli.demo import demo
 from privada.cli.federated import federated
 from privada.cli.ledger import commands as ledger_commands
@@ -62,6 +63,7 @@ def main() -> None:
     """Run the command line; an error of the user's is one line and exit code 2."""
     asked = [word for word in sys.argv[1:] if word != "--debug"]
     debug = len(asked) < len(sys.argv) - 1
+    defer_accountants()
     try:
         app(args=asked)
     except Exception as error:

@@ -85,13 +85,14 @@ def show_ledger(
     privada ledger grant, for the rights of roles; privada
     ledger accept, after a backup was restored.
     """
-    from privada.tables.files import write_text
     from privada.workflows import ledger_contents, new_ledger
 
     if new is not None:
         new_ledger(file, new, delta)
     found = ledger_contents(file, delta)
     if export is not None:
+        from privada.tables.files import write_text
+
         write_text(export, json.dumps(found, indent=2) + "\n", replace=False)
     if as_json:
         typer.echo(json.dumps(found, indent=2))

@@ -84,12 +84,16 @@ def train(
 
     Ctrl-C stops cleanly; --resume continues.
     """
-    from privada.workflows import TrainOptions, read_options, train_table
-    from privada.workflows.train import default_output
+    from privada.workflows import TrainOptions, read_options
+    from privada.workflows.folders import default_output
+    from privada.workflows.requests import check_request
 
     options = read_options(TrainOptions, config, context.params)
     folder = default_output(table) if output is None else output
+    check_request(table, options, folder, resume=resume)
     with stoppable("Go on with --resume.", folder):
+        from privada.workflows import train_table  # which loads torch
+
         trained = train_table(
             table,
             options,

@@ -15,6 +15,8 @@ from privada.cli.printing import print_table, stoppable
 if TYPE_CHECKING:
     from privada.workflows import TunedTable
 
+_RESUMES = "The same command goes on if it has --state."
+
 
 def tune(
     context: typer.Context,
@@ -86,12 +88,16 @@ def tune(
 
     `privada plan` prices a search before any data is read.
     """
-    from privada.workflows import TuneOptions, parse_space, read_options, tune_table
-    from privada.workflows.tune import RESUMES
+    from privada.workflows import TuneOptions, read_options
+    from privada.workflows.options import parse_space
+    from privada.workflows.requests import check_request
 
     given = {**context.params, "space": parse_space(choices or [])}
     options = read_options(TuneOptions, config, given)
-    with stoppable(RESUMES):
+    check_request(table, options, output)
+    with stoppable(_RESUMES):
+        from privada.workflows import tune_table  # which loads torch
+
         tuned = tune_table(table, options, output, progress=not as_json and sys.stdout.isatty())
     if as_json:
         typer.echo(json.dumps(tuned.to_dict(), indent=2))

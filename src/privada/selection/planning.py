@@ -1,19 +1,21 @@
 """What a budget affords, before any data is read: noise, searches and a recommendation."""
 
 import math
+from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TypeVar
 
+from privada.accounting import epsilon_of
 from privada.accounting.budget import Budget
 from privada.accounting.calibration import estimate, least_noise
+from privada.accounting.events import Tally
 from privada.accounting.filters import RenyiFilter
 from privada.accounting.repetition import stopping_rate
 from privada.core.errors import ArgumentError
 from privada.core.validation import integer, positive
-from privada.mechanism import Mechanism, Releases
-from privada.noise import constant
 from privada.participation import Participation, participation
+from privada.participation.cyclic import charges_for, steps_of_a_charge
 from privada.selection.budget_plan import (
     BudgetPlan,
     PlannedRun,
@@ -140,16 +142,20 @@ class _BudgetArithmetic:
     parameters: int | None
     sampling: Participation
 
-    def mechanism(self, batch_size: int, steps: int) -> Mechanism:
-        """Return what a run of so many steps does: what `Trainer` would be charged for."""
+    def charges(self, batch_size: int, steps: int) -> Callable[[float], Tally]:
+        """Return what `Trainer` would be charged for a run of so many steps, by its noise.
+
+        As `privada.mechanism` says it of constant noise, without the engine that makes the steps.
+        """
         sampler = self.sampling.among(self.records, batch_size)
-        return Mechanism(sampler, Releases(steps, constant(), lambda _: 1), batch_size)
+        count = charges_for(steps, steps_of_a_charge(sampler))
+        return lambda sigma: Counter({sampler.event(sigma): count})
 
     def noise(self, batch_size: int, steps: int) -> float:
         """Return the noise multiplier of a run that spends the whole budget."""
-        mechanism, delta = self.mechanism(batch_size, steps), self.budget.delta
+        charges, delta = self.charges(batch_size, steps), self.budget.delta
         return least_noise(
-            lambda sigma: mechanism.with_noise(sigma).epsilon(delta),
+            lambda sigma: epsilon_of(charges(sigma), delta),
             self.budget.epsilon,
             f"epsilon={self.budget.epsilon} at delta={delta}",
             self._estimate(batch_size, steps),
@@ -170,10 +176,10 @@ class _BudgetArithmetic:
 
     def adaptive_noise(self, run: PlannedRun) -> float:
         """Return the noise multiplier that a run needs on an adaptive ledger with this budget."""
-        mechanism, budget = self.mechanism(run.batch_size, run.steps), self.budget
+        charges, budget = self.charges(run.batch_size, run.steps), self.budget
 
         def cost(noise_multiplier: float) -> float:
-            tally = mechanism.charges_at(noise_multiplier)
+            tally = charges(noise_multiplier)
             return RenyiFilter.for_budget(budget, tally).epsilon(tally, budget.delta)
 
         return least_noise(cost, budget.epsilon, f"{budget} on an adaptive ledger")
@@ -181,14 +187,14 @@ class _BudgetArithmetic:
     def searches(self, run: PlannedRun, count: int) -> list[PlannedSearch]:
         """Return the price of a search among so many runs like one, in each way."""
         epsilon, delta = self.budget.epsilon, self.budget.delta
-        mechanism = self.mechanism(run.batch_size, run.steps)
-        costs = in_each_way(mechanism.charges_at(run.noise_multiplier), count, delta)
+        charges = self.charges(run.batch_size, run.steps)
+        costs = in_each_way(charges(run.noise_multiplier), count, delta)
         about = self._estimate(run.batch_size, count * run.steps)
         found = []
         for how in WAYS:
             noise: float | None
             try:
-                noise = noise_for(mechanism.charges_at, count, epsilon, delta, how, about)
+                noise = noise_for(charges, count, epsilon, delta, how, about)
             except ArgumentError:  # no amount of noise reaches the budget
                 noise = None
             times = None if noise is None else noise / run.noise_multiplier

@@ -15,13 +15,13 @@ if TYPE_CHECKING:
         ledger_contents,
         new_ledger,
     )
-    from privada.workflows.options import TrainOptions, TuneOptions, read_options
+    from privada.workflows.options import TrainOptions, TuneOptions, parse_space, read_options
     from privada.workflows.papers import Paper, find_papers
     from privada.workflows.plan import plan_budget
     from privada.workflows.report import write_report
     from privada.workflows.schema import draft_schema
     from privada.workflows.train import TrainedTable, train_table
-    from privada.workflows.tune import TunedTable, default_space, parse_space, tune_table
+    from privada.workflows.tune import TunedTable, default_space, tune_table
 
 __all__ = [
     "DemoResult",
@@ -65,7 +65,7 @@ _HOMES = {
     "ledger_contents": "ledger",
     "new_federated_app": "federated",
     "new_ledger": "ledger",
-    "parse_space": "tune",
+    "parse_space": "options",
     "plan_budget": "plan",
     "read_options": "options",
     "train_table": "train",

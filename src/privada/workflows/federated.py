@@ -92,7 +92,7 @@ def new_federated_app(folder: str | Path) -> list[Path]:
     texts = {
         folder / "pyproject.toml": _PROJECT.format(name=folder.name, package=package, folder=folder)
     }
-    source = files("privada.federated").joinpath("template")
+    source = files("privada").joinpath("federated", "template")
     for name in ("__init__.py", "client_app.py", "server_app.py", "task.py"):
         texts[folder / package / name] = source.joinpath(name).read_text()
     for path, text in texts.items():

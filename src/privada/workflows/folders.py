@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from privada.accounting import Budget, Ledger
@@ -24,14 +24,27 @@ from privada.accounting.ledger import (
 )
 from privada.core.errors import ArgumentError, CheckpointError, LedgerError
 from privada.tables.files import write_durably
-from privada.tables.query_plan import QueryPlan
 from privada.workflows.charges import count_charges, has_ledger, holds_charges
 from privada.workflows.options import TrainOptions
+
+if TYPE_CHECKING:
+    from privada.tables.query_plan import QueryPlan
 
 LEDGER = "ledger"
 _CHECKPOINT, _CONFIG, _SCHEMA, _ANSWERS = "checkpoint", "config.json", "schema.toml", "answers.json"
 _STATEMENT = "statement.json"
 _QUERIES = "queries"
+
+
+def default_output(table: str | os.PathLike[str]) -> Path:
+    """Return the output folder for a table where none is named: its name and -private, here.
+
+    Example:
+        >>> from privada.workflows.folders import default_output
+        >>> print(default_output("data/patients.csv.gz"))
+        patients-private
+    """
+    return Path(f"{Path(table).resolve().name.split('.')[0]}-private")
 
 
 def refuse_existing(folder: Path) -> None:
@@ -192,15 +205,17 @@ class RunFolder:
         write_durably(self.path / _CONFIG, json.dumps(facts, indent=2) + "\n")
 
     @property
-    def queries(self) -> QueryPlan | None:
+    def queries(self) -> "QueryPlan | None":
         """How the charged queries of the run were declared, None if they were not."""
+        from privada.tables.query_plan import QueryPlan  # which loads torch
+
         kept = self.facts().get(_QUERIES)
         if kept is None:
             return None
         lists = {name: tuple(kept[name]) for name in ("bounds", "defaults")}
         return QueryPlan(**{**kept, **lists})
 
-    def keep_queries(self, queries: QueryPlan) -> None:
+    def keep_queries(self, queries: "QueryPlan") -> None:
         """Keep how charged queries are declared: a run that goes on asks them in the same way."""
         self.keep_facts({**self.facts(), _QUERIES: asdict(queries)})
 

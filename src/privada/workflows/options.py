@@ -1,8 +1,9 @@
 """What is asked of training and tuning on a table, in Python, on the command line and in a file."""
 
+import json
 import os
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, TypeVar
@@ -11,7 +12,7 @@ from privada.accounting import Budget
 from privada.accounting.ledger import ROW, all_rows_of
 from privada.core.errors import ArgumentError
 from privada.core.validation import integer, printable_text
-from privada.selection.planning import default_delta
+from privada.selection.defaults import default_delta
 
 _LISTS = ("classes", "text", "hidden")
 # What a unit is called unless the user says otherwise: without and with a column of persons.
@@ -147,6 +148,41 @@ class TuneOptions(TableOptions):
     validation: float = 0.2
     state: str | None = None
     jobs: int | None = None
+
+
+def parse_space(choices: Sequence[str]) -> dict[str, list[Any]]:
+    """Return values to choose among, from words such as "lr=0.1,1".
+
+    Args:
+        choices: for each setting its name, an equals sign and its values with commas between them.
+
+    Returns:
+        The values by name, as `TuneOptions.space` takes them.
+
+    Edge cases: words without a name or a value are refused.
+
+    Example:
+        >>> from privada.workflows import parse_space
+        >>> parse_space(["lr=0.1,1", "clip=1"])
+        {'lr': [0.1, 1], 'clip': [1]}
+    """
+    space: dict[str, list[Any]] = {}
+    for choice in choices:
+        name, equals, values = choice.partition("=")
+        listed = [_value(part) for part in values.split(",") if part.strip()]
+        if not equals or not name.strip() or not listed:
+            raise ArgumentError(
+                f"Expected --set name=value,value, got {choice!r}. Write --set lr=0.1,1,10."
+            )
+        space[name.strip().replace("-", "_")] = listed
+    return space
+
+
+def _value(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text.strip()
 
 
 _Options = TypeVar("_Options", bound=TableOptions)

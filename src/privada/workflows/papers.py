@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from privada.core.errors import ArgumentError
-from privada.methods import names
 
 
 @dataclass(frozen=True)
@@ -141,6 +140,8 @@ def find_papers(which: Sequence[str] = ()) -> list[Paper]:
     wanted = [_FORMER.get(name, name) for name in which]
     for name in wanted:
         if not any(name == paper.key or name in paper.methods for paper in PAPERS):
+            from privada.methods import names  # which load torch
+
             known = ", ".join(paper.key for paper in PAPERS)
             why = "is of another paper: its page has the reference"
             raise ArgumentError(

@@ -96,6 +96,12 @@ def read_rows(path: Path, options: TableOptions, known: Path | None = None) -> T
     return TableRows(private, public, schema, types, said, persons)
 
 
+def check_names(path: Path, options: TableOptions) -> None:
+    """Raise where options name a file or a column that there is not, before any row is read."""
+    if _given_schema(options, None) is None:
+        _types(path, options)
+
+
 def target_name(options: TableOptions) -> str:
     """Return the target's column, which is known where there is no schema."""
     assert options.target is not None

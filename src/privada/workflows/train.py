@@ -27,7 +27,7 @@ from privada.report import Entry, write
 from privada.tables.files import write_durably
 from privada.train.trainer import Trainer
 from privada.workflows.declarations import declare_run, tally_of_run
-from privada.workflows.folders import RunFolder, writing
+from privada.workflows.folders import RunFolder, default_output, writing
 from privada.workflows.options import TrainOptions
 from privada.workflows.pending_queries import (
     PendingQueries,
@@ -82,17 +82,6 @@ class TrainedTable:
             "features": len(self.data.schema.features),
             "statement": self.statement.to_dict(),
         }
-
-
-def default_output(table: str | os.PathLike[str]) -> Path:
-    """Return the output folder for a table where none is named: its name and -private, here.
-
-    Example:
-        >>> from privada.workflows.train import default_output
-        >>> print(default_output("data/patients.csv.gz"))
-        patients-private
-    """
-    return Path(f"{Path(table).resolve().name.split('.')[0]}-private")
 
 
 def train_table(

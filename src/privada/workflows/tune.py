@@ -3,7 +3,6 @@
 import json
 import math
 import os
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,6 @@ from torch import nn
 from privada import defaults, tables
 from privada.accounting import Ledger, Statement
 from privada.accounting.ledger import exists
-from privada.core.errors import ArgumentError
 from privada.methods import get
 from privada.models import Architecture, save
 from privada.report import Entry, write
@@ -75,41 +73,6 @@ class CandidateFactory:
             epochs=length,
             steps=steps,
         )
-
-
-def parse_space(choices: Sequence[str]) -> dict[str, list[Any]]:
-    """Return values to choose among, from words such as "lr=0.1,1".
-
-    Args:
-        choices: for each setting its name, an equals sign and its values with commas between them.
-
-    Returns:
-        The values by name, as `TuneOptions.space` takes them.
-
-    Edge cases: words without a name or a value are refused.
-
-    Example:
-        >>> from privada.workflows import parse_space
-        >>> parse_space(["lr=0.1,1", "clip=1"])
-        {'lr': [0.1, 1], 'clip': [1]}
-    """
-    space: dict[str, list[Any]] = {}
-    for choice in choices:
-        name, equals, values = choice.partition("=")
-        listed = [_value(part) for part in values.split(",") if part.strip()]
-        if not equals or not name.strip() or not listed:
-            raise ArgumentError(
-                f"Expected --set name=value,value, got {choice!r}. Write --set lr=0.1,1,10."
-            )
-        space[name.strip().replace("-", "_")] = listed
-    return space
-
-
-def _value(text: str) -> Any:
-    try:
-        return json.loads(text)
-    except ValueError:
-        return text.strip()
 
 
 def default_space(method: str, steps: int) -> dict[str, list[Any]]:

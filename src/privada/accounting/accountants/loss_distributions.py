@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import combinations_with_replacement, product
 
 import numpy as np
-from dp_accounting import DpEvent, get_epsilon_gaussian
+from dp_accounting import DpEvent
 from scipy.special import ndtri
 
 from privada.accounting import events, inversion, pld
@@ -118,6 +118,8 @@ def _gaussian_epsilon(sigma: float, delta: float) -> float:
     simple = max(0.0, (0.5 / sigma - float(ndtri(delta))) / sigma) * (1 + 1e-9) + 2e-12
     if sigma < 1e-3:
         return simple
+    from dp_accounting import get_epsilon_gaussian  # which loads much that is of no other use
+
     try:
         with np.errstate(all="ignore"):
             closed = float(get_epsilon_gaussian(sigma, delta))

@@ -1,0 +1,5 @@
+"""`python -m privada` is `privada`."""
+
+from privada.cli import main
+
+main()
