@@ -502,3 +502,23 @@ def test_a_step_that_is_interrupted_is_taken_anew_and_the_loop_goes_on_to_its_en
     run(loop)
     assert loop.steps_done == 4
     assert sum(loop.ledger.totals().values()) == 2 * 4 + 1
+
+
+def test_a_release_that_is_interrupted_is_paid_for_again_and_the_loop_goes_on(monkeypatch):
+    net = torch.nn.Linear(3, 2)
+    loop = pv.PrivateLoop(
+        net, torch.optim.SGD(net.parameters(), lr=0.1), torch.nn.CrossEntropyLoss(),
+        (np.ones((20, 3), "float32"), np.zeros(20, int)), clip=1.0, batch_size=5, epochs=1,
+        noise_multiplier=1.0, delta=1e-3,
+    )  # fmt: skip
+    model, optimizer, criterion, loader = loop
+    x, y = next(iter(loader))
+    criterion(model(x), y).backward()
+    with monkeypatch.context() as patch:
+        patch.setattr(loop._run.gradients, "clipped_sum", interrupt(1))
+        with pytest.raises(KeyboardInterrupt):
+            optimizer.step()
+    optimizer.step()
+    run(loop)
+    assert loop.steps_done == 4
+    assert sum(loop.ledger.totals().values()) == 4 + 1

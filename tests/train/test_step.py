@@ -7,6 +7,7 @@ import torch
 from torch import nn
 
 import privada as pv
+from privada.accounting import epsilon_of
 from privada.train.state import TrainState
 from privada.train.step import first_state, prepare, release_gradient, take_step
 
@@ -91,6 +92,9 @@ def test_a_step_that_fails_changes_nothing_and_what_was_paid_is_kept(monkeypatch
     assert paid == (0 if act == "pay" else 1)
     state, _ = take_step(run, before)
     assert state.step == 1
+    run.gradients.account.refund_unused()
+    spent = epsilon_of(run.ledger.totals(), run.charges.delta)
+    assert run.charges.epsilon_after(1, exactly=True) == pytest.approx(spent)
 
 
 def test_preparing_is_done_once_and_its_releases_are_numbered_first():

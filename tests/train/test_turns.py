@@ -175,6 +175,37 @@ def test_a_run_that_is_resumed_begins_a_new_turn(saved, turns, tmp_path, watch):
     assert second.epsilon() == pytest.approx(epsilon_of({events.poisson(RATE, 1.3): turns}, 1e-4))
 
 
+def test_a_schedule_in_turns_is_counted_as_paid_however_often_a_run_is_resumed(tmp_path):
+    """Turns begin anew at 6 and at 11: other steps share one, at the least of their noise."""
+    ends, path = [6, 11, 16], tmp_path / "run.pt"
+    settings = {"method": pv.methods.ADPSGD(lr=0.5), "noise_multiplier": 2.0}
+    for end in ends:
+        resumed = {"resume": path} if path.exists() else {}
+        made = trainer(16, ledger=tmp_path / "l", seed=None, **settings, **resumed)
+        while made.steps_done < end:
+            made.step()
+        made.save(path)  # which gives back what was reserved
+        spent = epsilon_of(made.ledger.totals(), 1e-4)
+        assert made.history[-1].epsilon == pytest.approx(spent)
+        assert all(np.diff([each.epsilon for each in made.history]) >= 0)
+    factors = settings["method"].parts_of(16).schedule.factors
+    starts = [0, 4, 6, 10, 11, 15]
+    expected = sorted(2.0 * min(factors[k : k + PARTS]) for k in starts)
+    paid = sorted(events.multiplier(event) for event in made.ledger.totals().elements())
+    assert paid == pytest.approx(expected)
+
+
+def test_in_the_middle_of_a_turn_the_run_costs_what_its_own_turns_do():
+    """With other noise in each step, turns that began elsewhere would cost something else."""
+    method = pv.methods.ADPSGD(lr=0.5)
+    ledger = pv.Ledger(None, pv.Budget(50.0, 1e-4))  # adaptive: no plan is declared
+    made = trainer(12, method=method, noise_multiplier=2.0, delta=None, ledger=ledger)
+    whole = epsilon_of(made.planned(), 1e-4)
+    for _ in range(12):
+        made.step()
+        assert made.statement().run_epsilon == pytest.approx(whole)
+
+
 @pytest.mark.parametrize(("saved", "steps"), [(4, 12), (6, 10), (7, 11)])
 def test_a_resumed_run_keeps_to_its_budget(saved, steps, tmp_path):
     path = tmp_path / "run.pt"

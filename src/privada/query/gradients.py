@@ -105,6 +105,10 @@ class GradientQuery:
             return self.account.pay(event, ahead=ahead)
         return self._turns.pay(number, event, self.account, ahead)
 
+    def paid_until(self, number: int) -> int:
+        """Return up to which release all are paid for, given that those up to `number` are made."""
+        return number if self._turns is None else self._turns.paid_until(number)
+
     def draw(self, number: int) -> Draw:
         """Return the rows that take part in a release. Private: never shown.
 

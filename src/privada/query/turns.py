@@ -58,7 +58,7 @@ class Turns:
             BudgetExceeded: nothing was charged.
             LedgerError: nothing was charged, or the ledger cannot be written.
         """
-        if number != self._next or os.getpid() != self._process:
+        if not self._follows(number):
             self.end()
             self._first = number
         self._next = -1  # until it is paid for
@@ -70,6 +70,14 @@ class Turns:
                 self._noise.restart()
         self._next = number + 1
         return self._receipts.popleft()
+
+    def _follows(self, number: int) -> bool:
+        """Return whether a release follows the last one that was paid for."""
+        return number == self._next and os.getpid() == self._process
+
+    def paid_until(self, number: int) -> int:
+        """Return where the turn ends that release `number` is in the middle of."""
+        return number + (len(self._receipts) if self._follows(number) else 0)
 
     def draw(self, number: int) -> NDArray[np.int64]:
         """Return the units of a release that was paid for."""

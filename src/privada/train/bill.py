@@ -16,6 +16,7 @@ def statement(run: Run, method: str, steps_done: int, finished: bool = False) ->
         finished: whether no further step will be.
     """
     ledger, charges = run.ledger, run.charges
+    done = run.mechanism.releases.before(steps_done)
     totals = ledger.totals()
     where = IN_MEMORY if not ledger.durable else ledger.name
     return Statement(
@@ -26,7 +27,7 @@ def statement(run: Run, method: str, steps_done: int, finished: bool = False) ->
         epsilon=charges.epsilon(),
         delta=charges.delta,
         run=charges.run,
-        run_epsilon=charges.run_epsilon(run.mechanism.releases.before(steps_done)),
+        run_epsilon=charges.run_epsilon(done, run.gradients.paid_until(done)),
         accountant=ledger.accountant,
         budget=ledger.budget,
         ledger=where,

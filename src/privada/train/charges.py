@@ -79,8 +79,7 @@ class Told:
     noise_multiplier: float
     multipliers: list[float]
     last: int
-    before: Tally
-    scored_before: int
+    since: tuple[int, Tally]
 
 
 class RunCharges:
@@ -129,9 +128,8 @@ class RunCharges:
         if resumed:
             self.plan_anew(done)
         self._check_affordable(resumed, done)
-        # what the ledger holds beside the steps that a resumed run goes on from
-        self._before: Tally = ledger.totals() - self.planned(0, done) + self._cut_off(done)
-        self._scored_before = self.mechanism.releases.step_of(done)  # whose scores are in it
+        # the release from which on the run keeps to its plan, and what the ledger held before it
+        self._since: tuple[int, Tally] = (done, ledger.totals())
         self._epsilons: dict[int, float] = {}
         self._checkpoint_after: int | None = None
 
@@ -146,8 +144,7 @@ class RunCharges:
             self.mechanism.noise_multiplier,
             list(self.multipliers),
             self._last,
-            self._before,
-            self._scored_before,
+            self._since,
         )
 
     @classmethod
@@ -168,7 +165,7 @@ class RunCharges:
         assert isinstance(storage, ReplicaStorage)
         storage.renew(told.held)
         self.multipliers, self._last = list(told.multipliers), told.last
-        self._before, self._scored_before = told.before, told.scored_before
+        self._since = told.since
         self._epsilons = {}
 
     # ------------------------------------------------------------------ before the first step
@@ -291,12 +288,18 @@ class RunCharges:
                 f"Expected run to be the name of a new run, got run={self.run!r}, under which "
                 f"{self.ledger!r} holds {sum(own.values())} releases. Give another name, or resume."
             )
-        if any(own[event] < count for event, count in self.planned(0, done).items()):
+        if not self._holds(own, self.planned(0, done)):
             raise LedgerError(
                 f"Expected the ledger that run {self.run!r} was charged to, got {self.ledger!r}, "
                 f"which does not hold its first {done} releases. Resume with the ledger file "
                 "that the run was started with; one in memory is gone with its process."
             )
+
+    def _holds(self, own: Tally, made: Tally) -> bool:
+        """Return whether the ledger holds at least what a run has made, wherever turns began."""
+        if self.mechanism.turns > 1:
+            return own.total() >= made.total()
+        return made <= own
 
     def _within_own_budget(self, done: int) -> int:
         """Return the number of releases after which the run will have used up its own budget.
@@ -435,21 +438,11 @@ class RunCharges:
                 "old checkpoint was resumed. Nothing more was charged and no data was read."
             )
 
-    def abort_step(self, start: int, done: int) -> None:
-        """Count what was released for a step that was not finished beside the plan.
-
-        The step starts anew the next time; what it was charged for stays charged.
-        """
-        self._before += self.planned(start, done - start) + self._cut_off(start)
+    def abort_step(self, start: int) -> None:
+        """Go on from release `start` anew; what was charged for what is lost stays charged."""
         del self.multipliers[max(0, start - self.mechanism.releases.before(0)) :]
+        self._since = start, self.ledger.totals()
         self._epsilons.clear()
-
-    def _cut_off(self, done: int) -> Tally:
-        """Return what a new turn costs beside the plan, if the last one had not ended."""
-        mechanism, first = self.mechanism, self.mechanism.releases.before(0)
-        if mechanism.turns == 1 or done <= first:
-            return Counter()
-        return Counter({mechanism.event_from(min(done, mechanism.releases.total - 1)): 1})
 
     # ------------------------------------------------------------------ the bill
 
@@ -469,15 +462,26 @@ class RunCharges:
             grain = 2 ** (count.bit_length() - _POINTS_PER_OCTAVE.bit_length())
             count = min(-(-count // grain) * grain, max(count, releases.total))
         if count not in self._epsilons:
-            tally = self._before + self.planned(0, count)
-            tally += self.scores(self._scored_before, releases.step_of(count))
-            self._epsilons[count] = self.ledger.price(tally, self.delta)
+            self._epsilons[count] = self.ledger.price(self._charged_by(count), self.delta)
         return self._epsilons[count]
 
-    def run_epsilon(self, done: int) -> float:
+    def _charged_by(self, count: int) -> Tally:
+        """Return what the ledger holds when the first `count` releases are made, or more."""
+        since, held = self._since
+        if count >= since:
+            step_of = self.mechanism.releases.step_of
+            ahead = self.planned(since, count - since) + self.scores(step_of(since), step_of(count))
+            return held + ahead
+        made = self.planned(0, since)
+        if not made <= held:  # turns began elsewhere than planned
+            return held
+        return held - made + self.planned(0, count)
+
+    def run_epsilon(self, done: int, paid: int) -> float:
         """Return the epsilon of this run alone, as it was planned; 0 before its first charge.
 
-        A run that is ended early counts as if it had not been: somebody may have looked.
+        `done` releases were made, and those up to `paid` are paid for. A run that is ended early
+        counts as if it had not been: somebody may have looked.
         """
         own = self.own_tally()
         if not own:
@@ -489,7 +493,7 @@ class RunCharges:
         if self.ledger.declared(self.run):  # of its plans, if it was planned anew, the dearest
             return self.ledger.run_epsilon(self.run, self.delta)
         releases = self.mechanism.releases
-        ahead = self.planned(done, -1) + self.scores(releases.step_of(done), releases.steps)
+        ahead = self.planned(paid, -1) + self.scores(releases.step_of(done), releases.steps)
         return epsilon_of(own + ahead, self.delta)
 
     def own_tally(self, purpose: str | None = None) -> Tally:

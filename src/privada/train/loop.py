@@ -31,7 +31,13 @@ from privada.train.dry_run import check_model
 from privada.train.run import Run
 from privada.train.settings import TrainSettings
 from privada.train.state import TrainState
-from privada.train.step import first_state, prepare, release_gradient, take_step
+from privada.train.step import (
+    counting_what_is_lost,
+    first_state,
+    prepare,
+    release_gradient,
+    take_step,
+)
 from privada.train.team import told_state
 from privada.train.tokens import (
     PendingGradient,
@@ -283,7 +289,8 @@ class PrivateLoop:
                 if self._controlled:
                     self._state, self._found = take_step(self._run, self._state)
                 else:
-                    release, state = release_gradient(self._run, self._state)
+                    with counting_what_is_lost(self._run, self._state.releases):
+                        release, state = release_gradient(self._run, self._state)
                     self._found = release.gradient
                     self._state = replace(state, step=state.step + 1)
         if isinstance(self._found, float):

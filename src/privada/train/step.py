@@ -1,6 +1,6 @@
 """One step: pay, draw, clip, add noise, update."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
@@ -38,7 +38,7 @@ def take_step(run: Run, state: TrainState) -> tuple[TrainState, float]:
     """
     asked = _Releases(run, state)
     parts = run.parts
-    with _counting_what_is_lost(run, state.releases, lambda: asked.state.releases):
+    with counting_what_is_lost(run, state.releases):
         rule, controller, lr = parts.controller.iterate(
             asked, parts.rule, run.parameters, state.rule, state.controller, state.step
         )
@@ -68,15 +68,11 @@ def release_gradient(run: Run, state: TrainState) -> tuple[Release, TrainState]:
     clipped = query.clipped_sum(drawn, flat, clip)
     release = scaling.restore(query.add_noise(clipped, receipt), flat)
 
-    try:
-        preconditioner = run.parts.preconditioner.seen(release, preconditioner)
-        clips = clipping.seen(release, state.clip)
-        if public is not None:
-            release = release.plus(scaling.precondition(public, flat))
-        noise = state.noise if run.following is None else run.following.seen(release, state.noise)
-    except BaseException:
-        run.charges.abort_step(number, number + 1)
-        raise
+    preconditioner = run.parts.preconditioner.seen(release, preconditioner)
+    clips = clipping.seen(release, state.clip)
+    if public is not None:
+        release = release.plus(scaling.precondition(public, flat))
+    noise = state.noise if run.following is None else run.following.seen(release, state.noise)
     return release, replace(
         state, releases=number + 1, preconditioner=preconditioner, clip=clips, noise=noise
     )
@@ -96,24 +92,25 @@ def prepare(run: Run, state: TrainState) -> TrainState:
         made += 1
         return release
 
-    with _counting_what_is_lost(run, state.releases, lambda: made):
+    with counting_what_is_lost(run, state.releases):
         found = run.parts.preconditioner.prepare(state.preconditioner, run.parameters, ask)
     return replace(state, prepared=True, releases=made, preconditioner=found)
 
 
 @contextmanager
-def _counting_what_is_lost(run: Run, start: int, made: Callable[[], int]) -> Iterator[None]:
-    """Count what was released for a step that is not finished, and plan the run anew for it.
+def counting_what_is_lost(run: Run, start: int) -> Iterator[None]:
+    """Count what was charged for a step that is not finished, and plan the run anew for it.
 
     Nothing is planned anew for a charge that was refused.
     """
     try:
         yield
     except BaseException as error:
-        run.charges.abort_step(start, made())
-        if not isinstance(error, PrivadaError) or isinstance(error, DistributedError):
-            with suppress(PrivadaError):  # what cannot be given back stays charged
-                run.gradients.account.refund_unused()
+        with suppress(PrivadaError):  # what cannot be given back stays charged
+            run.gradients.account.refund_unused()
+        with suppress(PrivadaError):
+            run.charges.abort_step(start)
+            if not isinstance(error, PrivadaError) or isinstance(error, DistributedError):
                 run.charges.plan_anew(start)
         raise
 
