@@ -32,6 +32,7 @@ WHAT = {
     "selection": "the price of tuning",
     "models": "architectures by name",
     "federated": "clients, Flower",
+    "audit": "what an attacker finds",
     "scikit_learn": "estimators",
     "report": "the page for people",
     "workflows": "what the commands do",

@@ -11,6 +11,7 @@ PAGES = Path(__file__).parent.parent / "docs" / "api"
 PACKAGES = (
     "privada",
     "privada.accounting",
+    "privada.audit",
     "privada.clipping",
     "privada.execute",
     "privada.federated",

@@ -36,6 +36,7 @@ ORDER = [
     {"models"},
     {"federated"},
     {"inference"},
+    {"audit"},
     {"scikit_learn"},
     {"report"},
     {"workflows"},

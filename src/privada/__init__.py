@@ -10,6 +10,7 @@ from privada.core.version import __version__ as __version__
 
 _MODULES = (
     "accounting",
+    "audit",
     "clipping",
     "execute",
     "federated",
@@ -61,6 +62,7 @@ _NAMES = {
 if TYPE_CHECKING:
     from privada import (
         accounting,
+        audit,
         clipping,
         execute,
         federated,
@@ -135,6 +137,7 @@ __all__ = [
     "Trainer",
     "accounting",
     "adas",
+    "audit",
     "clipping",
     "execute",
     "federated",

@@ -83,6 +83,9 @@ def test_of_a_folder_of_tuning(world, tmp_path):
         ({"configuration": {1: 2}}, "configuration to map names"),
         ({"prices": {"way": None}}, "prices to be numbers"),
         ({"tried": [{"score": 1}]}, "settings and a score"),
+        ({"membership": {"attacks": "all", "records": 1, "runs": 8}}, "a list of attacks"),
+        ({"membership": {"attacks": [], "records": "many", "runs": 8}}, "records"),
+        ({"membership": {"attacks": [{"name": "one"}], "records": 1, "runs": 8}}, "each attack"),
     ],
 )
 def test_what_is_refused(world, change, says):
@@ -145,3 +148,16 @@ def test_settings_that_a_run_did_not_use_are_left_out(tmp_path, world, given, sh
     folder = results(tmp_path / "run", world.first)
     (folder / "config.json").write_text(json.dumps(given))
     assert Entry.of_folder(folder).configuration == (given if shown is None else shown)
+
+
+def test_a_folder_may_have_a_membership_audit(tmp_path, world):
+    folder = results(tmp_path / "run", world.first)
+    attack = {"name": "plain", "auc": 0.5, "limits": None}
+    attack |= {"false_positives": [0.0, 1.0], "true_positives": [0.0, 1.0]}
+    found = {"attacks": [attack], "records": 10, "runs": 8}
+    (folder / "membership.json").write_text(json.dumps(found))
+    assert Entry.of_folder(folder).membership == found
+    attack["true_positives"] = [0.0]  # a curve that is cut off
+    (folder / "membership.json").write_text(json.dumps(found))
+    with pytest.raises(ArgumentError, match="each attack of membership"):
+        Entry.of_folder(folder)

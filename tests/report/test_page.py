@@ -323,6 +323,30 @@ def test_a_search_has_prices_and_candidates(read, world):
     assert world.search.prices["compose-pld"] <= 1.0
 
 
+def test_members_found_are_drawn_beside_the_most_that_the_promise_allows(read, world):
+    shares, found, most = [0.0, 0.05, 1.0], [0.0, 0.15, 1.0], [0.01, 0.35, 1.0]
+    plain = {"name": "plain", "auc": 0.75, "limits": None}
+    private = {"name": "private", "auc": 0.525, "limits": most}
+    attacks = [
+        each | {"false_positives": shares, "true_positives": found} for each in (plain, private)
+    ]
+    audited = replace(world.first, membership={"attacks": attacks, "records": 1200, "runs": 16})
+    page = read(audited, world.second)
+    assert "What privacy bought" in page.text
+    assert "Members found of plain" in page.text
+    assert "16 models of each kind on halves of 1,200 records" in page.text
+    assert "no limit" in page.text
+    drawn = json.loads(page.scripts[0])["plot-membership-0"]
+    curves = {trace["name"]: trace["y"] for trace in drawn["traces"]}
+    assert curves == {
+        "plain": found,
+        "private": found,
+        "private: the most possible": most,
+        "guessing": [0.0, 1.0],
+    }
+    assert "What privacy bought" not in read(world.first).text
+
+
 def test_whatever_names_hold_is_text(read):
     ledger = pv.Ledger(None, dataset="<i>data & co</i>")
     entry = Entry.of_trainer(

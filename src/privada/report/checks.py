@@ -50,6 +50,39 @@ def check_candidates(tried: Any) -> None:
             )
 
 
+def check_membership(found: Any) -> None:
+    """Raise ArgumentError unless each attack has a name, a curve and the area under it."""
+    if found is None:
+        return
+    attacks = check_mapping("membership", found).get("attacks")
+    if not isinstance(attacks, Sequence) or isinstance(attacks, str):
+        raise ArgumentError(
+            f"Expected membership to have a list of attacks, got {_short(attacks)}."
+        )
+    check_figures("membership", {name: found.get(name) for name in ("records", "runs")})
+    for each in attacks:
+        fields = each if isinstance(each, Mapping) else {}
+        wrong = _numbers(fields.get("false_positives"))
+        curves = [fields.get("true_positives"), fields.get("limits") or wrong]
+        if not (
+            isinstance(fields.get("name"), str)
+            and is_number(fields.get("auc"))
+            and len(wrong) > 1
+            and all(len(_numbers(curve)) == len(wrong) for curve in curves)
+        ):
+            raise ArgumentError(
+                "Expected each attack of membership to have name, auc, false_positives, "
+                f"true_positives and limits, got {_short(each)}."
+            )
+
+
+def _numbers(values: Any) -> Sequence[float]:
+    """Return a list of numbers, an empty one for anything else."""
+    if isinstance(values, (list, tuple)) and all(is_number(value) for value in values):
+        return values
+    return ()
+
+
 def _short(value: Any) -> str:
     shown = repr(value)
     return shown if len(shown) < 80 else f"{shown[:76]}..."

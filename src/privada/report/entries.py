@@ -16,6 +16,7 @@ from privada.report.checks import (
     check_figures,
     check_history,
     check_mapping,
+    check_membership,
     is_number,
 )
 from privada.report.statements import statement_of
@@ -40,6 +41,7 @@ class Entry:
         tried: for a search whose candidates are all released, their settings and scores.
         spent: what the ledger says was spent, at its budget's delta. Of use where the statement is
             at another one.
+        membership: what membership inference found, as `MembershipAudit.to_dict` gives it.
 
     Guarantee: the page shows what is given here and nothing else. Whoever gives metrics and a
     configuration vouches that they are public, or were released and charged.
@@ -68,6 +70,7 @@ class Entry:
     chosen: str | None = None
     tried: Sequence[Mapping[str, Any]] | None = None
     spent: float | None = field(default=None, compare=False)
+    membership: Mapping[str, Any] | None = None
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or not self.name.strip():
@@ -77,6 +80,7 @@ class Entry:
         check_figures("prices", {} if self.prices is None else self.prices)
         check_mapping("configuration", self.configuration)
         check_candidates(self.tried)
+        check_membership(self.membership)
         check_figures("spent", {} if self.spent is None else {"spent": self.spent})
         _ = self.stated  # which checks it
 
@@ -165,8 +169,8 @@ class Entry:
     def of_folder(cls, path: str | os.PathLike[str], name: str | None = None) -> "Entry":
         """Return the entry of a folder of results, named after the folder.
 
-        It reads statement.json and, where they are there, history.json, metrics.json, config.json
-        and tuning.json.
+        It reads statement.json and, where they are there, history.json, metrics.json, config.json,
+        tuning.json and membership.json.
 
         Args:
             path: the output directory of `privada train` or `privada tune`.
@@ -204,6 +208,7 @@ class Entry:
                 prices=tuned.get("prices"),
                 chosen=tuned.get("how"),
                 tried=tuned.get("tried") or None,
+                membership=_read(folder / "membership.json"),
             )
         except ArgumentError as error:
             raise ArgumentError(f"Cannot use the folder {str(folder)!r}: {error}") from error

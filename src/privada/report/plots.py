@@ -250,6 +250,52 @@ def prices(found: Mapping[str, float], chosen: str | None) -> Plot:
     return plot
 
 
+def found_members(attacks: Sequence[Mapping[str, Any]]) -> Plot:
+    """Return the members that each attack finds against the others that it takes for members."""
+    traces: list[dict[str, Any]] = []
+    for place, attack in enumerate(attacks):
+        curves = [(attack["true_positives"], "solid", label(attack["name"]))]
+        if attack.get("limits"):
+            curves.append((attack["limits"], "dot", label(f"{attack['name']}: the most possible")))
+        traces.extend(
+            {
+                "type": "scatter",
+                "mode": "lines",
+                "name": name,
+                "x": list(attack["false_positives"]),
+                "y": list(values),
+                "line": {"color": colour(place), "width": 2, "dash": dash},
+                "hovertemplate": "%{y:.3f}",
+            }
+            for values, dash, name in curves
+        )
+    traces.append(
+        {
+            "type": "scatter",
+            "mode": "lines",
+            "name": "guessing",
+            "x": [0.0, 1.0],
+            "y": [0.0, 1.0],
+            "line": {"color": "--soft", "width": 1, "dash": "dash"},
+            "hovertemplate": "%{y:.3f}",
+        }
+    )
+    return {
+        "traces": traces,
+        "layout": {
+            "xaxis": {
+                "title": {"text": "share of others taken for members"},
+                "range": [0, 1],
+                "hoverformat": ".3f",
+            },
+            "yaxis": {"title": {"text": "share of members found"}, "range": [0, 1.02]},
+            "hovermode": "x unified",
+            "showlegend": True,
+        },
+        "height": 420,
+    }
+
+
 def _single(
     names: Sequence[str],
     values: Sequence[float],

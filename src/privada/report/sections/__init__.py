@@ -2,6 +2,7 @@
 
 from privada.report.sections.budget import budget
 from privada.report.sections.charges import charges
+from privada.report.sections.membership import membership
 from privada.report.sections.promise import banner, promise
 from privada.report.sections.results import comparison, metrics
 from privada.report.sections.terms import configuration, limits, statements
@@ -15,6 +16,7 @@ __all__ = [
     "comparison",
     "configuration",
     "limits",
+    "membership",
     "metrics",
     "promise",
     "statements",
