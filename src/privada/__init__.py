@@ -44,6 +44,7 @@ _NAMES = {
     "PrivateScaler": "privada.scikit_learn.scaler",
     "PrivateVectorizer": "privada.scikit_learn.vectorizer",
     "Trainer": "privada.train.trainer",
+    "load": "privada.workflows.private_model",
     "adas": "privada.train.public_training",
     "pad_to": "privada.data",
     "warm_start": "privada.train.public_training",
@@ -107,6 +108,7 @@ if TYPE_CHECKING:
     from privada.train.public_training import adas, warm_start
     from privada.train.stopping import EarlyStopping
     from privada.train.trainer import Trainer
+    from privada.workflows.private_model import load
 
 __all__ = [
     "ArgumentError",
@@ -141,6 +143,7 @@ __all__ = [
     "clipping",
     "execute",
     "federated",
+    "load",
     "mechanism",
     "methods",
     "noise",

@@ -12,6 +12,7 @@ from privada.cli.federated import federated
 from privada.cli.ledger import commands as ledger_commands
 from privada.cli.papers import papers
 from privada.cli.plan import plan
+from privada.cli.predict import predict
 from privada.cli.report import report
 from privada.cli.schema import schema
 from privada.cli.train import train
@@ -52,7 +53,7 @@ def _options(
     """
 
 
-for command in (demo, plan, schema, train, tune, report):
+for command in (demo, plan, schema, train, predict, tune, report):
     app.command()(command)
 app.add_typer(ledger_commands, name="ledger")
 app.command()(papers)

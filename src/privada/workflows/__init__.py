@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from privada.workflows.options import TrainOptions, TuneOptions, parse_space, read_options
     from privada.workflows.papers import Paper, find_papers
     from privada.workflows.plan import plan_budget
+    from privada.workflows.predict import Metric, score, write_predictions
+    from privada.workflows.private_model import PrivateModel, load
     from privada.workflows.report import write_report
     from privada.workflows.schema import draft_schema
     from privada.workflows.train import TrainedTable, train_table
@@ -26,7 +28,9 @@ if TYPE_CHECKING:
 __all__ = [
     "DemoResult",
     "DemoRun",
+    "Metric",
     "Paper",
+    "PrivateModel",
     "TrainOptions",
     "TrainedTable",
     "TuneOptions",
@@ -38,20 +42,25 @@ __all__ = [
     "draft_schema",
     "find_papers",
     "ledger_contents",
+    "load",
     "new_federated_app",
     "new_ledger",
     "parse_space",
     "plan_budget",
     "read_options",
+    "score",
     "train_table",
     "tune_table",
+    "write_predictions",
     "write_report",
 ]
 
 _HOMES = {
     "DemoResult": "demonstration",
     "DemoRun": "demonstration",
+    "Metric": "predict",
     "Paper": "papers",
+    "PrivateModel": "private_model",
     "TrainOptions": "options",
     "TrainedTable": "train",
     "TuneOptions": "options",
@@ -63,13 +72,16 @@ _HOMES = {
     "draft_schema": "schema",
     "find_papers": "papers",
     "ledger_contents": "ledger",
+    "load": "private_model",
     "new_federated_app": "federated",
     "new_ledger": "ledger",
     "parse_space": "options",
     "plan_budget": "plan",
     "read_options": "options",
+    "score": "predict",
     "train_table": "train",
     "tune_table": "tune",
+    "write_predictions": "predict",
     "write_report": "report",
 }
 

@@ -1,0 +1,245 @@
+"""Rows to predict from, as people have them: files, frames, tables and plain values."""
+
+import os
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from privada import tables
+from privada.core.errors import ArgumentError, DataError
+from privada.tables.formats import format_of
+from privada.tables.schema_file import close_match
+
+# Rows that are encoded at a time, and numbers of dense features among them.
+_ROWS, _NUMBERS = 1 << 16, 1 << 24
+_SCALARS = (str, bytes, bool, int, float, np.generic)
+_REMEDY = (
+    "Give the path of a file, a pandas or Polars frame, a tables.Table, a dict of columns, or a "
+    "dict for each row."
+)
+
+
+def batches(
+    source: Any, schema: tables.Schema, keep: Collection[str] = ()
+) -> Iterator[tuple[int, tables.Table]]:
+    """Yield some rows at a time, each with the number of rows before it.
+
+    They have the columns that the schema makes features of, and those to keep, which are texts
+    unless the schema needs them otherwise. Other columns are left out.
+    """
+    table = rows_of(source, schema, keep)
+    size = batch_size(schema)
+    for start in range(0, table.size, size):
+        yield start, table.take(slice(start, start + size))
+
+
+def batch_size(schema: tables.Schema) -> int:
+    """Return how many rows are encoded at a time."""
+    if schema.sparse:
+        return _ROWS
+    return max(1, min(_ROWS, _NUMBERS // len(schema.features)))
+
+
+def encode(table: tables.Table, schema: tables.Schema, before: int = 0) -> Any:
+    """Return the features of rows; an error says the column, and which row is the first wrong one.
+
+    The number of a row may be said, other than in training: these rows are the caller's, and no
+    promise hides which of them a public schema does not fit. What is in it is never said.
+    """
+    try:
+        return tables.encode_inputs(table, schema)
+    except DataError as error:
+        row = _first_wrong(table, schema)
+        words = str(error)
+    where = "" if row is None else f" The first such row is row {before + row + 1:,}."
+    # said outside the handler, where no traceback leads to the cell
+    raise DataError(f"{words}{where}")
+
+
+def _first_wrong(table: tables.Table, schema: tables.Schema) -> int | None:
+    """Return the first row that cannot be encoded, None if it is the rows together."""
+    low, high = 0, table.size
+    while high - low > 1:
+        middle = (low + high) // 2
+        if _encodes(table.take(slice(low, middle)), schema):
+            low = middle
+        else:
+            high = middle
+    return None if _encodes(table.take(slice(low, high)), schema) else low
+
+
+def _encodes(table: tables.Table, schema: tables.Schema) -> bool:
+    try:
+        tables.encode_inputs(table, schema)
+    except DataError:
+        return False
+    return True
+
+
+def used_columns(schema: tables.Schema) -> dict[str, Any]:
+    """Return the columns that features are made of, with their kinds."""
+    return {name: kind for name, kind in schema.columns.items() if name not in schema.unused}
+
+
+def rows_of(source: Any, schema: tables.Schema, keep: Collection[str] = ()) -> tables.Table:
+    """Return the rows of a source as a table of the columns that are needed or kept."""
+    wanted = list(dict.fromkeys([*used_columns(schema), *keep]))
+    if isinstance(source, (str, os.PathLike)):
+        return _of_file(Path(source), schema, wanted, keep)
+    if isinstance(source, tables.Table):
+        _check_names(source.names, schema, keep, source.has_header)
+        found = {name: source.columns[name] for name in wanted}
+        return _not_empty(tables.Table.of_columns(found, has_header=source.has_header))
+    return _not_empty(tables.Table(_columns(source, schema, wanted, keep)))
+
+
+def _not_empty(table: tables.Table) -> tables.Table:
+    if not table.size:
+        raise DataError("Expected at least one row to predict from, got none.")
+    return table
+
+
+def _check_names(
+    names: Collection[str], schema: tables.Schema, keep: Collection[str], shown: bool = True
+) -> None:
+    """Raise unless the columns that are needed, and those to keep, are there."""
+    absent = [name for name in used_columns(schema) if name not in names]
+    if absent:
+        listed = ", ".join(map(repr, absent[:5])) + (", ..." if len(absent) > 5 else "")
+        got = f"columns {', '.join(map(repr, names))}" if shown else "other ones"
+        question = close_match(absent[0], names) if shown else ""
+        raise DataError(
+            f"Expected the column{'s' if len(absent) > 1 else ''} {listed}, which the model "
+            f"predicts from, got {got}.{question} Add what is absent; where a value is not known, "
+            "leave the cell empty."
+        )
+    unknown = [name for name in keep if name not in names]
+    if unknown:
+        listed = f" Its columns: {', '.join(map(repr, names))}." if shown else ""
+        raise ArgumentError(
+            f"Expected columns to keep that the table has, got {unknown[0]!r}.{listed}"
+        )
+
+
+# ---------------------------------------------------------------------- files
+
+
+def _of_file(
+    path: Path, schema: tables.Schema, wanted: Sequence[str], keep: Collection[str]
+) -> tables.Table:
+    form, table = format_of(path), None
+    if form.has_header:
+        names = tables.column_types(path)
+        _check_names(names, schema, keep)
+        try:
+            table = tables.read(path, schema=_reading_schema(schema, names, keep))
+        except DataError:
+            table = None  # `encode` says which row a cell that is no number is in
+    if table is None:
+        table = tables.read(path)
+        _check_names(table.names, schema, keep, table.has_header)
+    return tables.Table.of_columns(
+        {name: table.columns[name] for name in wanted}, has_header=form.has_header
+    )
+
+
+def _reading_schema(
+    schema: tables.Schema, names: Collection[str], keep: Collection[str]
+) -> tables.Schema:
+    """Return a schema by which a file is read: the columns that are needed, as they are needed.
+
+    The target has another name than any column: it is not read.
+    """
+    as_such = (tables.Number, tables.Matrix)
+    columns: dict[str, Any] = {
+        name: kind if isinstance(kind, as_such) else tables.Hashed()
+        for name, kind in used_columns(schema).items()
+    }
+    for name in names:
+        columns.setdefault(name, tables.Hashed() if name in keep else tables.Ignore())
+    unread = max(columns, key=len) + "'"
+    return tables.Schema(tables.Range(unread, 0, 1), columns, schema.missing)
+
+
+# ---------------------------------------------------------------------- values in memory
+
+
+def _columns(
+    source: Any, schema: tables.Schema, wanted: Sequence[str], keep: Collection[str]
+) -> dict[str, Any]:
+    if isinstance(source, Mapping):
+        values = {str(name): value for name, value in source.items()}
+        single = [value is None or isinstance(value, _SCALARS) for value in values.values()]
+        if all(single) and values:
+            return _columns([source], schema, wanted, keep)
+        _check_names(values, schema, keep)
+        return {name: _sequence(name, values[name]) for name in wanted}
+    if isinstance(source, Sequence) and not isinstance(source, (str, bytes)):
+        return _columns_of_rows(source, schema, wanted, keep)
+    if hasattr(source, "collect") and hasattr(source, "collect_schema"):
+        source = source.collect()  # a lazy frame of Polars
+    if not (hasattr(source, "columns") and hasattr(source, "__getitem__")):
+        raise ArgumentError(
+            f"Expected rows to predict from, got {type(source).__name__}. {_REMEDY}"
+        )
+    labels = list(source.columns)
+    names = [str(label) for label in labels]
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        raise DataError(
+            f"Expected columns of different names, got {twice[0]!r} more than once. Rename one."
+        )
+    _check_names(names, schema, keep)
+    by_name = dict(zip(names, labels, strict=True))
+    return {name: _cells(source[by_name[name]]) for name in wanted}
+
+
+def _sequence(name: str, values: Any) -> Any:
+    if values is None or isinstance(values, _SCALARS):
+        raise ArgumentError(
+            f"Expected all values of a dict to be columns, or all to be one row's, got a single "
+            f"value of {name!r} beside columns. {_REMEDY}"
+        )
+    return _cells(values)
+
+
+def _columns_of_rows(
+    rows: Sequence[Any], schema: tables.Schema, wanted: Sequence[str], keep: Collection[str]
+) -> dict[str, Any]:
+    if not rows or not all(isinstance(row, Mapping) for row in rows):
+        got = "an empty list" if not rows else "a list of something else"
+        raise ArgumentError(f"Expected a dict for each row, got {got}. {_REMEDY}")
+    named = [{str(name): value for name, value in row.items()} for row in rows]
+    for row in named:
+        _check_names(row, schema, keep)
+    kinds = schema.columns
+    return {
+        name: _stacked(name, [row[name] for row in named])
+        if isinstance(kinds.get(name), tables.Matrix)
+        else [row[name] for row in named]
+        for name in wanted
+    }
+
+
+def _stacked(name: str, rows: list[Any]) -> Any:
+    try:
+        return np.array(rows, dtype=np.float64)
+    except (TypeError, ValueError):
+        pass
+    raise DataError(f"Expected as many numbers in each row of column {name!r}, got something else.")
+
+
+def _cells(values: Any) -> Any:
+    """Return a column of a frame, with None for what is missing in it."""
+    dtype: Any = getattr(values, "dtype", None)
+    if hasattr(values, "isna"):  # pandas
+        if isinstance(dtype, np.dtype) and dtype.kind in "iuf":
+            return values.to_numpy()
+        cells = np.array(values, dtype=object)
+        cells[np.asarray(values.isna(), dtype=bool)] = None
+        return cells
+    if hasattr(values, "is_null"):  # Polars
+        return values.to_numpy() if dtype.is_numeric() else values.to_list()
+    return values

@@ -1,0 +1,251 @@
+"""Predictions written to a file, and scores on rows that are public."""
+
+import contextlib
+import csv
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+
+from privada import tables
+from privada.core.errors import ArgumentError, DataError
+from privada.workflows.private_model import PrivateModel
+
+PREDICTION = "prediction"
+_DIGITS = 9  # as many as a float32 has
+
+
+@dataclass(frozen=True)
+class Metric:
+    """How a model does on some rows, and how its baseline does, which knows no column.
+
+    Attributes:
+        name: such as "accuracy".
+        value: the model's.
+        baseline: that of the most common class, or of the mean.
+
+    Example:
+        >>> from privada.workflows import Metric
+        >>> Metric("accuracy", 0.84, baseline=0.76).to_dict()
+        {'name': 'accuracy', 'value': 0.84, 'baseline': 0.76}
+    """
+
+    name: str
+    value: float
+    baseline: float
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the metric as plain values."""
+        return asdict(self)
+
+
+def write_predictions(
+    model: PrivateModel,
+    rows: Any,
+    output: str | os.PathLike[str] | IO[str],
+    *,
+    proba: bool = False,
+    columns: Sequence[str] = (),
+) -> int:
+    """Write the prediction of each row as CSV, and return the number of rows.
+
+    This is what `privada predict` does.
+
+    Args:
+        model: what `pv.load` returned.
+        rows: what `PrivateModel.predict` takes.
+        output: a new file, or one that is open for writing text.
+        proba: write the probability of each class too.
+        columns: columns of the rows to write in front, such as identifiers.
+
+    Returns:
+        The number of rows.
+
+    Edge cases: a file is written whole or not at all, and one that exists is left as it is. Rows
+    are read, predicted and written in batches.
+
+    Example:
+        >>> import io
+        >>> import torch
+        >>> from pathlib import Path
+        >>> import privada as pv
+        >>> schema = pv.tables.Schema(
+        ...     pv.tables.Range("price", 0, 100), {"size": pv.tables.Number(0, 10)}
+        ... )
+        >>> model = pv.workflows.PrivateModel(torch.nn.Identity(), schema, Path())
+        >>> file = io.StringIO()
+        >>> rows = {"id": ["a", "b"], "size": [5, 10]}
+        >>> pv.workflows.write_predictions(model, rows, file, columns=["id"])
+        2
+        >>> file.getvalue().split()
+        ['id,prediction', 'a,50', 'b,100']
+    """
+    if not isinstance(output, (str, os.PathLike)):
+        return _write(model, rows, output, proba, columns)
+    place = Path(output)
+    if place.exists():
+        raise ArgumentError(
+            f"Expected a new file for predictions, got {str(place)!r}, which exists. Give another "
+            "path, or remove it."
+        )
+    draft = place.with_name(f".{place.name}.{os.urandom(4).hex()}.new")
+    try:
+        with draft.open("x", encoding="utf-8", newline="") as file:
+            written = _write(model, rows, file, proba, columns)
+            file.flush()
+            os.fsync(file.fileno())
+        draft.rename(place)
+    except OSError as error:
+        raise ArgumentError(
+            f"Cannot write {str(place)!r}: {error.strerror}. Make room, or give a path that can "
+            "be written."
+        ) from None
+    finally:
+        with contextlib.suppress(OSError):
+            draft.unlink()
+    return written
+
+
+def _write(
+    model: PrivateModel, rows: Any, file: IO[str], proba: bool, columns: Sequence[str]
+) -> int:
+    writer, count = csv.writer(file, lineterminator="\n"), 0
+    for count, record in enumerate(predictions(model, rows, proba=proba, columns=columns), 1):
+        if count == 1:
+            writer.writerow(record)
+        writer.writerow(record.values())
+    return count
+
+
+def predictions(
+    model: PrivateModel, rows: Any, *, proba: bool = False, columns: Sequence[str] = ()
+) -> Iterator[dict[str, Any]]:
+    """Yield for each row the columns to keep, the prediction and, if asked, the probabilities."""
+    if proba:
+        model.check_classifier()
+    classes = list(model.classes_) if proba else []
+    added = [PREDICTION, *(f"probability_{each}" for each in classes)]
+    taken = [name for name in columns if name in added or columns.count(name) > 1]
+    if taken:
+        raise ArgumentError(
+            f"Expected columns to keep that are named once and are none of {', '.join(added)}, "
+            f"got {taken[0]!r}."
+        )
+    for table, found, probabilities in model.outcomes(rows, tuple(columns)):
+        kept = [table.texts(name) for name in columns]
+        for row, value in enumerate(found.tolist()):
+            record = dict(zip(columns, (texts[row] for texts in kept), strict=True))
+            record[PREDICTION] = _rounded(value)
+            if proba and probabilities is not None:
+                values = map(_rounded, probabilities[row].tolist())
+                record.update(zip(added[1:], values, strict=True))
+            yield record
+
+
+def _rounded(value: Any) -> Any:
+    if not isinstance(value, float):
+        return value
+    rounded = float(f"{value:.{_DIGITS}g}")
+    return int(rounded) if rounded.is_integer() and abs(rounded) < 1e15 else rounded
+
+
+# ---------------------------------------------------------------------- scores
+
+
+def score(model: PrivateModel, rows: Any, *, public: bool = False) -> list[Metric]:
+    """Return how a model does on rows that have the target, each metric with its baseline.
+
+    For classes these are the accuracy and, where there are two, the area under the ROC curve; for
+    numbers, the coefficient of determination R^2 and the root mean squared error. The baseline is
+    the most common class of these rows, or their mean.
+
+    Args:
+        model: what `pv.load` returned.
+        rows: what `PrivateModel.predict` takes, with the target's column.
+        public: declares that the rows are public, or not protected by any promise. A score is a
+            look at the rows, is exact, and is not charged.
+
+    Guarantee: none for the rows that are scored. On rows that are protected a score has to be
+    charged, as `privada tune` does.
+
+    Edge cases: refused without `public`, and for a file that has the name of the private table
+    that the model was trained on. A row of a class that the model does not know counts as wrong.
+
+    Example:
+        >>> import torch
+        >>> from pathlib import Path
+        >>> import privada as pv
+        >>> schema = pv.tables.Schema(
+        ...     pv.tables.Range("price", 0, 100), {"size": pv.tables.Number(0, 10)}
+        ... )
+        >>> model = pv.workflows.PrivateModel(torch.nn.Identity(), schema, Path())
+        >>> rows = {"size": [2, 4, 9], "price": [20, 50, 80]}
+        >>> [(each.name, round(each.value, 3)) for each in score(model, rows, public=True)]
+        [('R^2', 0.889), ('root mean squared error', 8.165)]
+    """
+    if public is not True:
+        raise ArgumentError(
+            "Expected rows that are declared public for a score, got no declaration. A score is an "
+            "exact look at the rows that nothing is charged for: declare public=True, or --public "
+            "on the command line, if the rows are public or not protected. Never do so for rows "
+            "that the model was trained on."
+        )
+    _refuse_private_table(model, rows)
+    target = model.schema.target
+    outcomes = [
+        (table, found, chances) for table, found, chances in model.outcomes(rows, (target.column,))
+    ]
+    predicted = np.concatenate([found for _, found, _ in outcomes])
+    if isinstance(target, tables.Range):
+        missing = model.schema.missing
+        parts = [table.numbers(target.column, missing) for table, _, _ in outcomes]
+        return _scores_of_numbers(np.concatenate(parts), predicted, target.column)
+    truth = np.concatenate([table.texts(target.column) for table, _, _ in outcomes])
+    absent = {None, *model.schema.missing}
+    if any(each in absent for each in truth):
+        raise _no_target(target.column)
+    chances = [each for _, _, each in outcomes if each is not None]
+    return _scores_of_classes(truth, predicted, np.concatenate(chances), tuple(target.classes))
+
+
+def _refuse_private_table(model: PrivateModel, rows: Any) -> None:
+    """Raise for a file that is called as the private table was."""
+    if isinstance(rows, (str, os.PathLike)) and Path(rows).name == model.trained_on:
+        raise ArgumentError(
+            f"Expected public rows for a score, got {str(rows)!r}, which is called as the private "
+            "table is that the model was trained on. Its exact score would reveal private rows. "
+            "If it is another table, give it another name."
+        )
+
+
+def _no_target(column: str) -> DataError:
+    return DataError(
+        f"Expected a target in every row of column {column!r} for a score, got a missing one. "
+        "Remove rows without one."
+    )
+
+
+def _scores_of_classes(
+    truth: Any, predicted: Any, chances: Any, classes: tuple[str, ...]
+) -> list[Metric]:
+    from sklearn.metrics import roc_auc_score
+
+    _, counts = np.unique(truth.astype(str), return_counts=True)
+    right = float(np.mean(truth.astype(str) == predicted))
+    found = [Metric("accuracy", right, float(counts.max() / len(truth)))]
+    if len(classes) == 2 and set(truth) == set(classes):
+        area = float(roc_auc_score(truth == classes[1], chances[:, 1]))
+        found.append(Metric("area under the ROC curve", area, 0.5))
+    return found
+
+
+def _scores_of_numbers(truth: Any, predicted: Any, column: str) -> list[Metric]:
+    if np.isnan(truth).any():
+        raise _no_target(column)
+    error = float(np.mean((truth - predicted) ** 2))
+    spread = float(np.var(truth))
+    root = Metric("root mean squared error", error**0.5, spread**0.5)
+    return [Metric("R^2", 1 - error / spread, 0.0), root] if spread > 0 else [root]
