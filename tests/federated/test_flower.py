@@ -88,13 +88,51 @@ def test_a_round_is_the_clipped_mean_whatever_clients_say_of_themselves(mods):
     assert result.train_metrics_clientapp == {}
 
 
-def test_clients_that_are_not_there_are_missing_and_others_are_not_asked():
-    few, many = InProcessGrid(app(), 3), InProcessGrid(app(), NODES + 5)
+@pytest.mark.parametrize("nodes", [3, NODES + 5, 3 * NODES])
+def test_there_may_be_fewer_clients_than_expected_or_more(nodes):
     made = strategy(rounds=1)
-    made.start(few)
-    np.testing.assert_allclose(flat(made), one_round(range(3)), atol=1e-5)
-    strategy(rounds=1).start(many)
-    assert many.asked == [[100 + k for k in range(NODES)]]
+    made.start(InProcessGrid(app(), nodes))
+    np.testing.assert_allclose(flat(made), one_round(range(nodes)), atol=1e-5)
+
+
+def test_no_client_keeps_another_one_out():
+    """Also of more clients than expected, each has a coin of its own, true to the rate."""
+    rounds, rate, nodes = 600, 0.25, 3 * NODES + 1
+    grid = InProcessGrid(app(), nodes)
+    strategy(
+        sampling="poisson", batch_size=rate * NODES, rounds=rounds, noise_multiplier=50.0
+    ).start(grid)
+    drawn = np.zeros((rounds, nodes))
+    for number, asked in enumerate(grid.asked):
+        drawn[number, np.array(asked) - 100] = 1
+    # to one false alarm in a million, over all nodes and pairs of them
+    assert abs(drawn.mean(axis=0) - rate).max() < 5.6 * math.sqrt(rate * (1 - rate) / rounds)
+    together = np.corrcoef(drawn.T)[np.triu_indices(nodes, 1)]
+    assert abs(together).max() < 6.2 / math.sqrt(rounds)
+
+
+def test_second_moments_are_of_all_who_are_there():
+    moments = pv.preconditioning.private_second_moments(3.0, rounds=1)
+    grid = InProcessGrid(app(), NODES + 5)
+    strategy(rounds=1, method=pv.methods.PASAN(lr=0.1, preconditioner=moments)).start(grid)
+    assert grid.asked[0] == [100 + k for k in range(NODES + 5)]
+
+
+def test_the_number_of_a_round_tells_nothing_of_who_was_drawn():
+    """It counts rounds, also those for which nobody was asked."""
+    grid, told = InProcessGrid(app(), 1), []
+    own = grid.send_and_receive
+
+    def asked(messages, **given):
+        messages = list(messages)
+        told.append((made.trainer.steps_done + 1, messages[0].content["config"]["server-round"]))
+        return own(messages, **given)
+
+    grid.send_and_receive = asked
+    made = strategy(clients=4, batch_size=2, sampling="poisson", rounds=40, noise_multiplier=50.0)
+    made.start(grid)
+    assert 0 < len(told) < 40
+    assert all(true == said for true, said in told)
 
 
 def test_a_round_without_nodes_sends_nothing():
@@ -204,6 +242,16 @@ def test_a_node_that_answers_twice_counts_once():
     np.testing.assert_allclose(flat(made), one_round(), atol=1e-5)
 
 
+def test_the_first_reply_of_a_node_is_the_one_that_counts():
+    def tamper(replies):
+        broken = forged(replies[2], ArrayRecord({"weight": torch.zeros(7)}))
+        return [*replies[:2], broken, *replies[2:]]
+
+    made = strategy(rounds=1)
+    made.start(InProcessGrid(app(), NODES, tamper))
+    np.testing.assert_allclose(flat(made), one_round(set(range(NODES)) - {2}), atol=1e-5)
+
+
 def test_a_node_that_gives_another_nodes_number_does_not_answer_for_it():
     def as_number_3(replies):
         wrong = {name: value * 9 for name, value in arrays_of(replies[1]).items()}
@@ -283,6 +331,23 @@ def test_it_starts_from_the_arrays_that_it_is_given():
     zero = ArrayRecord({n: 0 * v for n, v in model().state_dict().items()})
     made.start(InProcessGrid(app(), NODES), zero, num_rounds=1)
     assert abs(flat(made)).max() < 1e-5
+
+
+def test_a_server_that_crashes_in_the_first_round_goes_on(tmp_path):
+    settings = {"checkpoint": tmp_path / "run.pt", "ledger": tmp_path / "l", "rounds": 3}
+
+    def crash(replies):
+        raise ConnectionError("the SuperLink is gone")
+
+    first = strategy(**settings, budget=pv.Budget(2.0, 1e-3))
+    with pytest.raises(ConnectionError):
+        first.start(InProcessGrid(app(), NODES, crash))
+    first.trainer.ledger.close()
+    second = strategy(**settings, budget=pv.Budget(2.0, 1e-3))
+    second.start(InProcessGrid(app(), NODES))
+    assert second.trainer.steps_done == 2
+    assert sum(second.trainer.ledger.totals().values()) == 3
+    assert second.epsilon() <= 2.0
 
 
 def test_a_server_that_crashes_goes_on_from_its_checkpoint(tmp_path):
@@ -386,9 +451,11 @@ def test_nodes_that_come_and_go_keep_their_turns():
     assert {gap % 4 for each in found.values() for gap in np.diff(each)} == {0}
 
 
-def test_a_node_that_finds_no_place_left_is_not_asked():
+def test_nodes_that_come_later_take_turns_as_well():
     class Growing(InProcessGrid):
         def get_node_ids(self):
-            return list(super().get_node_ids())[-NODES - len(self.asked) :]
+            return list(super().get_node_ids())[-NODES - 4 * len(self.asked) :]
 
-    assert len(rounds_of(in_turns(), Growing(app(), NODES + 9))) == NODES
+    found = rounds_of(in_turns(), Growing(app(), NODES + 20))
+    assert len(found) == NODES + 20
+    assert all(set(np.diff(each)) <= {2} for each in found.values())

@@ -15,6 +15,7 @@ from privada.accounting import events
 from privada.core.errors import ArgumentError
 from privada.core.randomness import SecureSource, SeededSource
 from privada.core.values import ClippedSum
+from privada.noise.gaussian import lattice_spacing
 from privada.participation import CyclicPoisson, Poisson
 
 SIGMA, SENSITIVITY = 1.7, 0.3
@@ -66,12 +67,14 @@ def test_coefficients_are_those_of_the_root_and_of_norm_one(kind):
 def test_the_matrix_turns_the_noise_into_independent_normals(kind):
     steps, size = 12, 4000
     values, _ = run(kind.start(SecureSource()), steps, size)
+    spacing = lattice_spacing(SIGMA * SENSITIVITY / kind.coefficients[0])
+    values += np.random.default_rng(0).uniform(-spacing / 2, spacing / 2, values.shape)
     normals = matrix(kind, steps) @ values / (SIGMA * SENSITIVITY)
     assert stats.kstest(normals.ravel(), "norm").pvalue > 1e-7
     products = np.corrcoef(normals)[np.triu_indices(steps, 1)]
     assert np.abs(products).max() < 6 / math.sqrt(size)
     low, high = stats.chi2.interval(1 - 1e-8, steps * size)
-    # rounding to the lattice adds less than a part in a thousand
+    # rounding to the lattice, and what is added to smooth it, are less than a part in a thousand
     assert low < (normals**2).sum() < high * 1.001
 
 

@@ -21,12 +21,11 @@ from privada.query.executor import Draw
 
 @runtime_checkable
 class Clients(Protocol):
-    """A public number of places for clients, each of which computes an update when it is asked.
+    """Places for clients, each of which computes an update when it is asked.
 
-    An update is the model's parameters minus what local training has made of them, so that it
-    points where a gradient does. It may be anything: what is not an update of the right form is
-    left out, and the others are bounded. Where places take turns, a place stands for one client as
-    long as the process lives.
+    A place stands for one client as long as the process lives. An update is the model's parameters
+    minus what local training has made of them, so that it points where a gradient does. It may be
+    anything: what is not an update of the right form is left out, and the others are bounded.
     """
 
     @property
@@ -42,11 +41,11 @@ class Clients(Protocol):
 
 
 @runtime_checkable
-class KeepsPlaces(Protocol):
-    """Clients that may have another place in each round, unless they are told to keep theirs."""
+class OpenToAll(Protocol):
+    """Clients of whom there may be more than the public number."""
 
-    def keep_places(self) -> None:
-        """From now on, let each client have one place, and each place one client."""
+    def places(self) -> int:
+        """Return how many places there are now, of all that ever came. Private: never shown."""
 
 
 class InProcess:

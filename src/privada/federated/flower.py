@@ -34,11 +34,10 @@ class FlowerClients:
 
     Guarantee: of what nodes send, at most one update a node and round is used, and only from nodes
     that were asked in this very round. No node can answer for another: each message has a secret of
-    its own. Reading a reply never raises.
+    its own. Reading a reply never raises. What a node gets tells of other nodes by the model alone.
 
-    Edge cases: places beyond the nodes that are connected stay empty. Nodes beyond `size` are not
-    asked. Where places take turns, a node has its place from the first time that it is seen, and
-    those that come when all places are given away are not asked.
+    Edge cases: a node has its place from the first time that it is seen, for as long as the process
+    lives. Nodes beyond `size` have places as well.
     """
 
     def __init__(self, model: nn.Module, size: int, arrays: str, config: str) -> None:
@@ -46,52 +45,48 @@ class FlowerClients:
         self._model, self._arrays, self._config = model, arrays, config
         self.grid: Grid | None = None
         self.settings: dict[str, Any] = {}
-        self.timeout, self._rounds = 3600.0, 0
-        self._kept: dict[int, int] | None = None  # the place of each node, where it is kept
+        self.timeout, self.round = 3600.0, 1
+        self._place: dict[int, int] = {}
+        self._connected: list[int] = []
 
-    def keep_places(self) -> None:
-        """Let a node have one place for as long as this process lives."""
-        if self._kept is None:
-            self._kept = {}
-
-    def _nodes(self, connected: list[int]) -> dict[int, int]:
-        """Return the node at each place, of those that are connected."""
-        if self._kept is None:
-            # each place is drawn by its own coin, so that it does not matter which node has which
-            return dict(enumerate(connected[: self.size]))
-        for node in connected:
-            if node not in self._kept and len(self._kept) < self.size:
-                self._kept[node] = len(self._kept)
-        return {self._kept[node]: node for node in connected if node in self._kept}
+    def places(self) -> int:
+        """Return how many places were ever given, after giving one to each new node."""
+        self._connected = sorted(self._reached().get_node_ids())
+        for node in self._connected:
+            self._place.setdefault(node, len(self._place))
+        return len(self._place)
 
     def updates(self, places: Sequence[int] | None, parameters: Parameters) -> Iterator[Tensor]:
-        """Ask the drawn nodes, and yield what they made of the model, by the number of the node."""
+        """Ask the drawn nodes, and yield what they made of the model, by the number of the node.
+
+        They are those that were connected when `places` was last called, which a draw does.
+        """
+        grid = self._reached()
+        asked = {*(range(self.places()) if places is None else places)}
+        nodes = [node for node in self._connected if self._place[node] in asked]
+        if not nodes:
+            return
+        start, tokens = parameters.read(), {os.urandom(16).hex(): node for node in nodes}
+        replies = grid.send_and_receive(self._messages(tokens), timeout=self.timeout)
+        found: dict[int, Tensor | None] = {}
+        for reply in replies:
+            node = _sender(reply, tokens)
+            if node is not None and node not in found:
+                found[node] = _update(reply, parameters, start)
+        yield from (update for _, update in sorted(found.items()) if update is not None)
+
+    def _reached(self) -> Grid:
         if self.grid is None:
             raise ArgumentError(
                 "Expected a grid to ask clients through. Call strategy.start(grid)."
             )
-        nodes = self._nodes(sorted(self.grid.get_node_ids()))
-        asked = [nodes[k] for k in (range(self.size) if places is None else places) if k in nodes]
-        if not asked:
-            return
-        start, tokens = parameters.read(), {os.urandom(16).hex(): node for node in asked}
-        replies = self.grid.send_and_receive(self._messages(tokens), timeout=self.timeout)
-        found: dict[int, Tensor] = {}
-        for reply in replies:
-            node = _sender(reply, tokens)
-            if node is None or node in found:
-                continue
-            update = _update(reply, parameters, start)
-            if update is not None:
-                found[node] = update
-        yield from (found[node] for node in sorted(found))
+        return self.grid
 
     def _messages(self, tokens: dict[str, int]) -> list[Message]:
-        self._rounds += 1
         content = RecordDict(
             {
                 self._arrays: ArrayRecord(torch_state_dict=self._model.state_dict()),
-                self._config: ConfigRecord({**self.settings, "server-round": self._rounds}),
+                self._config: ConfigRecord({**self.settings, "server-round": self.round}),
             }
         )
         return [
@@ -177,7 +172,8 @@ class PrivateStrategy(Strategy):
     before its messages are sent. A client that is missing, late, broken or lying, sends twice or
     for another round, can neither end a round nor move it by more than the clip norm.
 
-    Edge cases: rounds without clients add noise alone. A round that a crash of the server has cut
+    Edge cases: rounds without clients add noise alone. If more nodes than `clients` connect, each
+    takes part at the same rate. A round that a crash of the server has cut
     off stays charged, and the run ends that much earlier. Clients are not evaluated, since that
     would be a look that nobody pays for; `evaluate_fn` at the server gets public models.
 
@@ -272,6 +268,9 @@ class PrivateStrategy(Strategy):
             self._evaluate(evaluate_fn, result)
             while trainer.steps_done < trainer.expected_steps:
                 log(INFO, "[ROUND %s/%s]", trainer.steps_done + 1, trainer.steps)
+                if self._checkpoint is not None and not self._checkpoint.exists():
+                    trainer.save(self._checkpoint)  # to go on from if the first round is cut off
+                self._clients.round = trainer.steps_done + 1
                 trainer.step()
                 if self._checkpoint is not None:
                     trainer.save(self._checkpoint)

@@ -1,6 +1,8 @@
 """The trainer of federated runs: the same step as for records that are here."""
 
 import os
+from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, ClassVar
 
 from torch import Tensor, nn
@@ -10,13 +12,14 @@ from privada.clipping import Clipping
 from privada.clipping.losses import Loss
 from privada.core.errors import ArgumentError
 from privada.core.validation import integer, shown
-from privada.federated.clients import Clients, ClientUnits, FederatedExecutor, KeepsPlaces
-from privada.mechanism import Noise
+from privada.federated.clients import Clients, ClientUnits, FederatedExecutor
+from privada.federated.crowds import drawn_from
+from privada.mechanism import Mechanism, Noise
 from privada.methods import Method
 from privada.participation import CyclicPoisson, Everyone, Participation, Poisson
 from privada.query.executor import Executor
 from privada.train.public_training import ModelSide
-from privada.train.run import Run
+from privada.train.run import MethodParts, Run
 from privada.train.trainer import Trainer
 
 
@@ -54,9 +57,13 @@ class FederatedRun(Run):
     def _try(self, loss: Loss, clipping: Clipping) -> None:
         """Do nothing: the model and the loss run elsewhere."""
 
+    def _mechanism(
+        self, parts_of: Callable[[int], MethodParts], clip: float, clipping: Clipping
+    ) -> Mechanism:
+        found = super()._mechanism(parts_of, clip, clipping)
+        return replace(found, sampler=drawn_from(found.sampler, self.clients))
+
     def _executor(self) -> Executor:
-        if self.mechanism.turns > 1 and isinstance(self.clients, KeepsPlaces):
-            self.clients.keep_places()
         return FederatedExecutor(self.clients, self.parameters, self.mechanism.clipping)
 
 
@@ -89,7 +96,8 @@ class FederatedTrainer(Trainer):
 
     Edge cases: a round in which nobody is drawn, or nobody answers, adds noise alone. A client that
     sends another shape, another type or something that is not finite counts as zero; one that
-    sends something huge is clipped. Fewer clients than `clients.size` cost accuracy, not privacy.
+    sends something huge is clipped. If there are fewer clients than `clients.size`, batches are
+    smaller. If there are more, all of them take part at the same rate.
 
     Example:
         >>> import privada as pv, torch
