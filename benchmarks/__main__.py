@@ -12,7 +12,17 @@ from pathlib import Path
 
 import torch
 
-from benchmarks import accounting, engine, federated, filters, imports, ledger, noise, team_ledger
+from benchmarks import (
+    accounting,
+    engine,
+    federated,
+    filters,
+    imports,
+    ledger,
+    noise,
+    tables,
+    team_ledger,
+)
 
 RESULTS = Path(__file__).parent / "results"
 
@@ -64,6 +74,8 @@ def main() -> None:
         team_ledger.write(RESULTS, table, machine())
     if part in ("all", "federated"):
         federated.write(RESULTS, table, machine())
+    if part in ("all", "tables"):
+        tables.write(RESULTS, machine(), tuple(models))
     if part in ("all", "engine"):
         engine.write(RESULTS, machine(), tuple(models))
 

@@ -5,11 +5,12 @@ import lzma
 import os
 import re
 import shutil
-import sys
 
 import numpy as np
+import pyarrow as arrow
 import pytest
 import scipy.sparse
+from pyarrow import parquet
 
 import privada as pv
 from privada.core.errors import ArgumentError, DataError
@@ -101,7 +102,6 @@ def test_tabs_separate_in_tsv(file):
         ("t.csv", 'a,b\n1,"2\n', ("CSV", "quotation")),
         ("t.csv", 'a,b\n1,"2"x\n', ("CSV", "quotation")),
         ("t.csv", "1,2\n3,4\n", ("header", "only numbers")),
-        ("t.csv", "a;b\n1;2\n", ("separated by ','", "separator")),
         ("t.csv", b"a,b\n1,caf\xe9\n", ("UTF-8", "iconv")),
         ("t.csv", bytes(range(256)) * 4, ("NUL",)),
         ("t.csv", "a\n1\n".encode("utf-16"), ("UTF-8",)),
@@ -122,7 +122,7 @@ def test_tabs_separate_in_tsv(file):
         ("t.txt", "", ("at least one record",)),
         ("t.npz", "rubbish", ("NumPy arrays",)),
         ("t.npz", "", ("whole .npz file",)),
-        ("t.xlsx", "rubbish", ("ends in .csv",)),
+        ("t.xlsx", "rubbish", ("Excel workbook",)),
         ("t", "rubbish", ("ends in .csv",)),
         ("t.npz.gz", "rubbish", ("ends in .csv",)),
     ],
@@ -283,7 +283,7 @@ def test_errors_are_the_same_whichever_record_is_wrong_and_whatever_is_in_it(tmp
 
 
 def test_json_lines_take_missing_keys_null_and_all_plain_types(file, monkeypatch):
-    monkeypatch.setattr("privada.tables.formats.json_lines.CHUNK", 1)
+    monkeypatch.setattr("privada.tables.formats.json_lines.BLOCK", 1)
     content = '{"a": 1, "b": "x "}\n\n{"a": 1.0, "c": true}\n{"a": null, "b": NaN, "d": 2.5}\n'
     table = read(file("t.ndjson", content))
     assert table.texts("a").tolist() == ["1", "1", None]
@@ -386,14 +386,7 @@ def test_enron_is_read_as_a_sparse_matrix_and_labels():
 # ---------------------------------------------------------------------- Parquet
 
 
-def test_parquet_without_pyarrow_says_what_to_install(file, monkeypatch):
-    monkeypatch.setitem(sys.modules, "pyarrow", None)
-    refused(file("t.parquet", "rubbish"), "pyarrow", "privada[parquet]")
-
-
 def test_parquet_is_read(tmp_path, file):
-    arrow = pytest.importorskip("pyarrow", reason="Parquet files need pyarrow")
-    parquet = pytest.importorskip("pyarrow.parquet")
     columns = {
         "age": arrow.array([39, None, 50]),
         "id": arrow.array([1, 2, 2**62]),
@@ -416,7 +409,7 @@ def test_parquet_is_read(tmp_path, file):
         "height": "number",
         "job": "text",
         "old": "text",
-        "born": "text",
+        "born": "date",
     }
     parquet.write_table(arrow.table({"a": [[1], [2]], "b": [1, 2]}), tmp_path / "n.parquet")
     refused(tmp_path / "n.parquet", "'a'", "list")
@@ -462,9 +455,9 @@ def test_types_are_those_of_the_first_record_alone(file):
     path = file("t.csv", b"a,b,c\n1,x,?\nx,1,2\n\xff")
     with pytest.raises(DataError):
         read(path)
-    assert column_types(path) == {"a": "number", "b": "text", "c": "text"}
+    assert column_types(path) == {"a": "number", "b": "text", "c": "unknown"}
     lines = file("t.jsonl", '{"a": 1, "b": "x", "c": null, "d": true}\nrubbish')
-    assert column_types(lines) == {"a": "number", "b": "text", "c": "text", "d": "text"}
+    assert column_types(lines) == {"a": "number", "b": "text", "c": "unknown", "d": "text"}
     assert column_types(file("t.txt", "some words\n")) == {"text": "words"}
     path = file("w.csv", "a,b\nfour words are few,but five words are text\n1,2\n")
     assert column_types(path) == {"a": "text", "b": "words"}

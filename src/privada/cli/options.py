@@ -9,8 +9,9 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON a
 TableFile = Annotated[
     Path,
     typer.Argument(
-        help="The table: .csv, .tsv, .jsonl or .txt (also compressed), .npz or .parquet; or a "
-        "folder with a subfolder of .txt files for each class."
+        help="The table: .csv, .tsv, .jsonl or .txt (also compressed), .parquet, .feather, .arrow, "
+        ".xlsx or .npz; a folder of such files; or one with a subfolder of .txt files for each "
+        "class."
     ),
 ]
 Epsilon = Annotated[

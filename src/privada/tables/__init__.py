@@ -8,7 +8,17 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from privada.core.deprecation import renamed
-from privada.tables.columns import Category, Hashed, Ignore, Matrix, Number, Person, Text
+from privada.tables.columns import (
+    Category,
+    Date,
+    Hashed,
+    Ignore,
+    Matrix,
+    Mixed,
+    Number,
+    Person,
+    Text,
+)
 from privada.tables.encoding import Encoded, encode, encode_inputs, identifiers
 from privada.tables.reading import column_types, read
 from privada.tables.schema import Schema
@@ -27,10 +37,12 @@ __all__ = [
     "AnswerCache",
     "Category",
     "Classes",
+    "Date",
     "Encoded",
     "Hashed",
     "Ignore",
     "Matrix",
+    "Mixed",
     "Number",
     "Person",
     "QueryPlan",

@@ -1,5 +1,7 @@
 """Cells of a table: one text for each value, and one number for each text, whatever the others."""
 
+import datetime
+import decimal
 import math
 import numbers
 import re
@@ -18,7 +20,10 @@ LARGEST_WHOLE = 2**53
 
 Cell = str | None
 _Value = TypeVar("_Value")
+_NOTHING = ("NAType", "NaTType")
 _DIGITS = re.compile(r"[+-]?[0-9]+")
+# What may part a number's fraction from its whole: a point, a comma, or in each cell one of them.
+POINT, COMMA, EITHER = ".", ",", "either"
 
 
 class CellError(Exception):
@@ -62,6 +67,12 @@ def text_of(value: Any) -> Cell:
         return "true" if value else "false"
     if isinstance(value, numbers.Integral):
         return str(int(value))
+    if isinstance(value, datetime.date):
+        return value.isoformat() if value == value else None  # which NaT is not
+    if isinstance(value, decimal.Decimal):
+        return None if value.is_nan() else str(value)
+    if type(value).__name__ in _NOTHING:  # of libraries that need not be there
+        return None
     if not isinstance(value, numbers.Real):
         raise _NO_VALUE
     number = float(value)
@@ -71,10 +82,14 @@ def text_of(value: Any) -> Cell:
     return str(int(number)) if whole else repr(number)
 
 
-def number_of(cell: Cell, missing: Container[str]) -> float:
+def number_of(cell: Cell, missing: Container[str], mark: str = POINT) -> float:
     """Return the number that a cell is, NaN for what is missing."""
     if cell is None or cell in missing:
         return math.nan
+    if mark == COMMA and "." in cell:
+        raise _NO_NUMBER
+    if mark != POINT:
+        cell = cell.replace(",", ".")
     try:
         number = float(cell)
     except ValueError:

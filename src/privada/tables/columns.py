@@ -7,6 +7,7 @@ from typing import Any
 from privada.core.errors import ArgumentError
 from privada.core.validation import integer, one_of, printable_text
 from privada.tables.bounds import Numbers, check_bounds, to_unit_interval
+from privada.tables.calendar import CYCLES, WAVES, Calendar, check_format, check_zone, iso_text
 from privada.tables.cells import listed_texts
 
 
@@ -47,6 +48,107 @@ class Number:
     def features(self, column: str) -> list[str]:
         """Return the names of the features."""
         return [column, f"{column} (missing)"] if self.missing == "flag" else [column]
+
+
+@dataclass(frozen=True)
+class Mixed:
+    """A number or any other value: each cell is encoded as what it is itself.
+
+    A number is clipped to bounds and mapped to [-1, 1], in a feature of its own; other text goes to
+    one of some buckets, as for `Hashed`. So nobody has to know which of the two a column is, and no
+    row decides it for another.
+
+    Args:
+        low, high, scale, bounds: as for `Number`.
+        buckets: as for `Hashed`.
+
+    Edge cases: a missing value is zero in all features. What looks like a number but cannot be one,
+    such as an infinite one or a whole number beyond 2^53, is text.
+
+    Example:
+        >>> from privada.tables import Mixed
+        >>> Mixed(low=0, high=10, buckets=2).features("grade")
+        ['grade', 'grade#0', 'grade#1']
+    """
+
+    low: float | None = None
+    high: float | None = None
+    scale: str = "linear"
+    bounds: str = "given"
+    buckets: int = 32
+
+    def __post_init__(self) -> None:
+        check_bounds(self.low, self.high, self.bounds, self.scale)
+        integer("buckets", self.buckets, least=2)
+
+    def unit(self, values: Any) -> Numbers:
+        """Return values clipped to the bounds and mapped to [-1, 1]."""
+        return to_unit_interval(values, self.low, self.high, self.scale)
+
+    def features(self, column: str) -> list[str]:
+        """Return the names of the features."""
+        return [column, *(f"{column}#{bucket}" for bucket in range(self.buckets))]
+
+
+@dataclass(frozen=True)
+class Date:
+    """A date, or a date and a time: its place between bounds, and parts that come again.
+
+    Args:
+        low, high: the first and the last, as text or as dates. One beyond them counts as the bound
+            that it passed.
+        parts: of "month", "day" (of the month), "weekday" and "hour", those that get two features
+            each: the sine and the cosine of the place in their cycle.
+        format: how it is written, as `datetime.strptime` takes it; by default as ISO 8601 has it.
+        zone: the time zone in which parts are told, and of times that say none.
+        missing: what a missing value becomes: "middle" (all zero), or "flag" (all zero, and 1 in a
+            feature of its own).
+
+    Guarantee: features in [-1, 1], whatever the value.
+
+    Edge cases: a time with an offset is the moment that it says. A date without a time is its
+    midnight. What is no date is refused.
+
+    Example:
+        >>> from privada.tables import Date
+        >>> Date("2000-01-01", "2020-01-01", parts=["month"]).features("visit")
+        ['visit', 'visit (month sine)', 'visit (month cosine)']
+    """
+
+    low: str
+    high: str
+    parts: Sequence[str] = ()
+    format: str | None = None
+    zone: str = "UTC"
+    missing: str = "middle"
+
+    def __post_init__(self) -> None:
+        for name in ("low", "high"):
+            object.__setattr__(self, name, iso_text(name, getattr(self, name)))
+        if isinstance(self.parts, str) or not isinstance(self.parts, Sequence):
+            raise ArgumentError(f"Expected parts to be a list, got parts={self.parts!r}.")
+        for part in self.parts:
+            one_of("parts", part, CYCLES)
+        object.__setattr__(self, "parts", tuple(self.parts))
+        if self.format is not None:
+            check_format(self.format)
+        check_zone(self.zone)
+        one_of("missing", self.missing, ("middle", "flag"))
+        if not self.calendar.first < self.calendar.last:
+            raise ArgumentError(
+                f"Expected low < high, got low={self.low!r}, high={self.high!r}. Give the first "
+                "and the last date that are known without looking at the private table."
+            )
+
+    @property
+    def calendar(self) -> Calendar:
+        """What turns texts into features."""
+        return Calendar(self.low, self.high, tuple(self.parts), self.format, self.zone)
+
+    def features(self, column: str) -> list[str]:
+        """Return the names of the features."""
+        cycles = [f"{column} ({part} {wave})" for part in self.parts for wave in WAVES]
+        return [column, *cycles, *([f"{column} (missing)"] if self.missing == "flag" else [])]
 
 
 @dataclass(frozen=True)
@@ -244,9 +346,11 @@ class Person:
         return []
 
 
-ColumnType = Number | Category | Hashed | Text | Matrix | Ignore | Person
+ColumnType = Number | Mixed | Date | Category | Hashed | Text | Matrix | Ignore | Person
 COLUMN_TYPES: dict[str, type[ColumnType]] = {
     "number": Number,
+    "mixed": Mixed,
+    "date": Date,
     "category": Category,
     "hashed": Hashed,
     "text": Text,

@@ -10,12 +10,15 @@ from numpy.typing import NDArray
 
 from privada.core.errors import ArgumentError, DataError
 from privada.tables.bag_of_words import hash_bucket, inverse_frequencies, weighted
-from privada.tables.cells import Cell, CellCache, CellError, translate
-from privada.tables.columns import Category, ColumnType, Hashed, Matrix, Number, Text
+from privada.tables.cells import Cell, CellError, translate
+from privada.tables.columns import Category, ColumnType, Date, Hashed, Matrix, Mixed, Number, Text
 from privada.tables.reading import read
 from privada.tables.schema import Schema
 from privada.tables.table import Table, is_sparse, refuse_infinite
 from privada.tables.targets import Classes, Range
+
+# Rows that are written at a time: few enough for the processor's cache.
+_ROWS = 1 << 10
 
 
 @dataclass(frozen=True, eq=False)
@@ -80,7 +83,9 @@ def encode(table: Table, schema: Schema) -> Encoded:
     _refuse_pending(schema)
     if isinstance(schema.target, Classes) and schema.target.others == "leave-out":
         listed = frozenset(schema.target.classes)
-        table = table.take(np.array([c in listed for c in table.texts(schema.target.column)], bool))
+        table = table.take(
+            _of_each(table, schema.target.column, lambda cell: cell in listed, np.bool_)
+        )
     targets = _targets(table, schema)
     return Encoded(_inputs(table, schema), targets, schema.features, identifiers(table, schema))
 
@@ -103,13 +108,13 @@ def identifiers(table: Table, schema: Schema) -> NDArray[Any] | None:
     """
     if schema.person is None:
         return None
-    found, absent = table.texts(schema.person), frozenset(schema.missing)
-    if any(text is None or text in absent for text in found):
+    absent = frozenset(schema.missing)
+    if any(text is None or text in absent for text in table.coded(schema.person)[1]):
         raise DataError(
             f"Expected an identifier in every row of column {schema.person!r}, got a missing one. "
             "Give each row the identifier of its person, or remove rows without one."
         )
-    return found
+    return table.texts(schema.person)
 
 
 def encode_inputs(table: Table, schema: Schema) -> Any:
@@ -139,19 +144,71 @@ def _refuse_pending(schema: Schema) -> None:
 
 def _inputs(table: Table, schema: Schema) -> Any:
     used = {name: kind for name, kind in schema.columns.items() if name not in schema.unused}
-    blocks = (_ENCODERS[type(kind)](table, name, kind, schema) for name, kind in used.items())
+    encoders = (_ENCODERS[type(kind)](table, name, kind, schema) for name, kind in used.items())
     if schema.sparse:
-        made: Any = scipy.sparse.hstack(
-            [scipy.sparse.csr_array(block) for block in blocks], format="csr", dtype=np.float32
+        sparse: Any = scipy.sparse.hstack(
+            list(map(_as_csr, encoders)), format="csr", dtype=np.float32
         )
-        return made
+        return sparse
+    widths = [len(schema.features_of(name)) for name in used]
+    starts = np.cumsum([0, *widths])
+    made = list(encoders)
     inputs = np.zeros((table.size, len(schema.features)), dtype=np.float32)
-    start = 0
-    for block in blocks:
-        end = start + block.shape[1]
-        inputs[:, start:end] = block.toarray() if is_sparse(block) else block
-        start = end
+    for first in range(0, table.size, _ROWS):
+        rows = slice(first, first + _ROWS)
+        for block, start, width in zip(made, starts, widths, strict=False):
+            _write(inputs[rows, start : start + width], block, rows)
     return inputs
+
+
+@dataclass(frozen=True)
+class _Slots:
+    """A 1 in one place of each row, or nowhere if that is beyond the last."""
+
+    places: NDArray[np.int64]
+    width: int
+
+
+@dataclass(frozen=True)
+class _Beside:
+    """Dense features and, to the right of them, places."""
+
+    left: NDArray[np.float32]
+    right: _Slots
+
+
+def _as_csr(made: Any) -> Any:
+    """Return the features of one column as CSR."""
+    if isinstance(made, _Beside):
+        return scipy.sparse.hstack([_as_csr(made.left), _as_csr(made.right)], format="csr")
+    if not isinstance(made, _Slots):
+        return scipy.sparse.csr_array(made)
+    inside = made.places < made.width
+    starts = np.concatenate([[0], np.cumsum(inside)])
+    ones = np.ones(int(starts[-1]), dtype=np.float32)
+    return scipy.sparse.csr_array(
+        (ones, made.places[inside], starts), shape=(len(inside), made.width)
+    )
+
+
+def _write(out: NDArray[np.float32], made: Any, rows: slice) -> None:
+    """Write the features of one column, for some rows, to where they belong."""
+    if isinstance(made, _Beside):
+        width = made.left.shape[1]
+        _write(out[:, :width], made.left, rows)
+        _write(out[:, width:], made.right, rows)
+    elif isinstance(made, _Slots):
+        places = made.places[rows]
+        inside = np.flatnonzero(places < made.width)
+        out[inside, places[inside]] = 1
+    else:
+        out[:] = made[rows].toarray() if is_sparse(made) else made[rows]
+
+
+def _of_each(table: Table, name: str, meaning: Callable[[Cell], Any], dtype: Any) -> NDArray[Any]:
+    """Return what the cells of a column stand for, found once for each different one."""
+    codes, cells = table.coded(name)
+    return np.asarray(translate(cells, meaning, dtype, name)[codes])
 
 
 # ---------------------------------------------------------------------- each kind
@@ -164,13 +221,36 @@ def _number(table: Table, name: str, kind: Number, schema: Schema) -> Any:
     return np.column_stack([filled, absent] if kind.missing == "flag" else [filled])
 
 
-def _slots(cells: NDArray[Any], slot: Callable[[Cell], int], name: str, width: int) -> Any:
-    """Return a matrix with a 1 in the slot of each row, or nowhere if that is beyond the last."""
-    found = translate(cells, CellCache(slot).__getitem__, np.int64, name)
-    inside = found < width
-    starts = np.concatenate([[0], np.cumsum(inside)])
-    ones = np.ones(int(starts[-1]), dtype=np.float32)
-    return scipy.sparse.csr_array((ones, found[inside], starts), shape=(len(cells), width))
+def _mixed(table: Table, name: str, kind: Mixed, schema: Schema) -> Any:
+    values = table.numbers(name, schema.missing, lenient=True)
+    known = ~np.isnan(values)
+    absent = frozenset(schema.missing)
+
+    def bucket(cell: Cell) -> int:
+        if cell is None or cell in absent:
+            return kind.buckets
+        return hash_bucket(cell, kind.buckets)
+
+    places = _of_each(table, name, bucket, np.int64)
+    places[known] = kind.buckets  # and in no bucket
+    number = np.where(known, kind.unit(values), 0.0).astype(np.float32)[:, None]
+    return _Beside(number, _Slots(places, kind.buckets))
+
+
+def _date(table: Table, name: str, kind: Date, schema: Schema) -> Any:
+    codes, cells = table.coded(name)
+    absent = frozenset(schema.missing)
+    texts = [None if cell is None or cell in absent else cell for cell in cells]
+    try:
+        made = kind.calendar.all_features(texts)
+    except CellError as error:
+        expected, remedy = error.expected, error.remedy
+    else:
+        if kind.missing == "flag":
+            made = np.column_stack([made, np.array([text is None for text in texts])])
+        return made[codes]
+    # said outside the handler, where no traceback leads to the cell
+    raise DataError(f"Expected {expected} in column {name!r}, got something else. {remedy}")
 
 
 def _category(table: Table, name: str, kind: Category, schema: Schema) -> Any:
@@ -187,7 +267,7 @@ def _category(table: Table, name: str, kind: Category, schema: Schema) -> Any:
             )
         return known.get(cell, last - 1)
 
-    return _slots(table.texts(name), slot, name, last + 1)
+    return _Slots(_of_each(table, name, slot, np.int64), last + 1)
 
 
 def _hashed(table: Table, name: str, kind: Hashed, schema: Schema) -> Any:
@@ -196,7 +276,7 @@ def _hashed(table: Table, name: str, kind: Hashed, schema: Schema) -> Any:
     def slot(cell: Cell) -> int:
         return kind.buckets if cell is None or cell in absent else hash_bucket(cell, kind.buckets)
 
-    return _slots(table.texts(name), slot, name, kind.buckets)
+    return _Slots(_of_each(table, name, slot, np.int64), kind.buckets)
 
 
 def _text(table: Table, name: str, kind: Text, schema: Schema) -> Any:
@@ -242,6 +322,8 @@ def _bounded(values: NDArray[Any], kind: Matrix) -> NDArray[np.float32]:
 
 _ENCODERS: dict[type[ColumnType], Callable[[Table, str, Any, Schema], Any]] = {
     Number: _number,
+    Mixed: _mixed,
+    Date: _date,
     Category: _category,
     Hashed: _hashed,
     Text: _text,
@@ -279,6 +361,4 @@ def _classes(table: Table, target: Classes, schema: Schema) -> NDArray[Any]:
             raise CellError("one of the classes that the schema lists", "List every class.")
         return known[cell]
 
-    return translate(
-        table.texts(target.column), CellCache(number).__getitem__, np.int64, target.column
-    )
+    return _of_each(table, target.column, number, np.int64)

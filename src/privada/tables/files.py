@@ -4,6 +4,8 @@ import bz2
 import codecs
 import contextlib
 import gzip
+import importlib
+import io
 import lzma
 import os
 import zlib
@@ -16,10 +18,17 @@ from privada.core.errors import ArgumentError, DataError
 
 Source = str | os.PathLike[str]
 
+
+def _open_zst(path: Path, mode: str) -> IO[bytes]:
+    arrow = importlib.import_module("pyarrow")
+    return io.BufferedReader(arrow.input_stream(str(path), compression="zstd"))
+
+
 COMPRESSED: dict[str, Callable[..., IO[Any]]] = {
     ".gz": gzip.open,
     ".bz2": bz2.open,
     ".xz": lzma.open,
+    ".zst": _open_zst,
 }
 
 
@@ -64,6 +73,12 @@ def _damaged(path: Path) -> str:
     )
 
 
+def opened(path: Path) -> IO[bytes]:
+    """Open a file that may be compressed, to be read as bytes."""
+    file: IO[bytes] = COMPRESSED.get(path.suffix.lower(), open)(path, "rb")
+    return file
+
+
 def lines(path: Path, shown: Path | None = None) -> Generator[str, None, None]:
     """Yield the lines of a text file with their ends.
 
@@ -71,15 +86,25 @@ def lines(path: Path, shown: Path | None = None) -> Generator[str, None, None]:
     They do not say which line, since that would tell of a record.
     """
     name = shown or path
-    with reading(name), COMPRESSED.get(path.suffix.lower(), open)(path, "rb") as file:
-        for number, raw in enumerate(file, 1):
-            line = _decoded(raw.removeprefix(codecs.BOM_UTF8) if number == 1 else raw, name)
-            if "\0" in line:
-                raise DataError(
-                    f"Expected text in {str(name)!r}, got NUL bytes. It is a binary file, UTF-16 "
-                    "or damaged; save it as UTF-8."
-                )
-            yield line
+    with reading(name), opened(path) as file:
+        for number, raw in enumerate(file):
+            yield decoded_line(raw, name, first=number == 0)
+
+
+def decoded_line(raw: bytes, name: Path, *, first: bool = False) -> str:
+    """Return bytes as text, without the mark that some files begin with."""
+    text = _decoded(raw.removeprefix(codecs.BOM_UTF8) if first else raw, name)
+    refuse_nul(raw, name)
+    return text
+
+
+def refuse_nul(raw: bytes, name: Path) -> None:
+    """Raise if there are NUL bytes."""
+    if b"\0" in raw:
+        raise DataError(
+            f"Expected text in {str(name)!r}, got NUL bytes. It is a binary file, UTF-16 or "
+            "damaged; save it as UTF-8."
+        )
 
 
 def _decoded(raw: bytes, name: Path) -> str:

@@ -5,28 +5,48 @@ from typing import TYPE_CHECKING
 from privada.core.errors import DataError
 from privada.tables.files import Source, as_path
 from privada.tables.formats import format_of
-from privada.tables.formats.building import Types, no_record
-from privada.tables.table import Table
+from privada.tables.formats.building import Layout, Types, no_record
+from privada.tables.table import Table, joined_columns
 
 if TYPE_CHECKING:
     from privada.tables.schema import Schema
 
 
-def read(path: Source, schema: "Schema | None" = None) -> Table:
-    """Return the table in a file, or in a folder of text.
+def read(
+    path: Source,
+    schema: "Schema | None" = None,
+    *,
+    separator: str | None = None,
+    decimal: str | None = None,
+) -> Table:
+    """Return the table in a file, in a folder of files or in a folder of text.
 
     CSV files (`.csv`, or `.tsv` with tabs) are UTF-8 and begin with the names of the columns. JSON
     lines (`.jsonl`, `.ndjson`) have an object on each line; a key that is not there is a missing
     value. Text (`.txt`) has a document on each line and one column, `text`. These may be
-    compressed (`.gz`, `.bz2`, `.xz`). NumPy archives (`.npz`) have arrays of one length; a
-    two-dimensional one is a column of kind "matrix", and so are the parts `data`, `indices`,
-    `indptr` and `shape` of a sparse one. Parquet files need pyarrow. A folder is a table of its
-    `.txt` files, a document each, in the column `text`; where they are in subfolders, the column
-    `label` has the subfolder's name. Other files in it are left alone.
+    compressed (`.gz`, `.bz2`, `.xz`, `.zst`). Parquet (`.parquet`), Feather (`.feather`) and Arrow
+    (`.arrow`) files declare the types of their columns. Of an Excel workbook (`.xlsx`) the first
+    sheet is read, and its first row has the names. NumPy archives (`.npz`) have arrays of one
+    length; a two-dimensional one is a column of kind "matrix", and so are the parts `data`,
+    `indices`, `indptr` and `shape` of a sparse one. A folder of such files with the same columns
+    is one table, in the order of their names. A folder of `.txt` files has a document in each, in
+    the column `text`; where they are in subfolders, the column `label` has the subfolder's name,
+    and other files are left alone.
 
     With a schema, names are checked before any row is read, columns to ignore are left out, and
     columns of numbers are read as numbers. Without one, cells of text files stay text. The target
     may be absent, as it is where a model is used.
+
+    Args:
+        path: the file or the folder.
+        schema: what the columns are.
+        separator: what stands between the cells of a CSV file; by default what the schema says, or
+            that of comma, semicolon, tab and bar which the header has most of.
+        decimal: what parts a number's fraction from its whole, "." or ","; by default what the
+            schema says, or a point, or, where semicolons separate, either of the two in each cell.
+
+    Returns:
+        The table.
 
     Guarantee: nothing about a column is inferred from its values. Errors say files and columns of
     the header or the schema, and never what is in a cell, which keys a record has or which row it
@@ -44,27 +64,44 @@ def read(path: Source, schema: "Schema | None" = None) -> Table:
         Table(2 rows; age, job)
     """
     place = as_path("path", path)
+    layout = layout_of(schema, separator, decimal)
     form = format_of(place)
-    named = schema is not None or form.has_header
-    table = Table.of_columns(form.read(place, schema), has_header=named)
-    if not table.size:
+    parts = list(form.chunks(place, schema, layout))
+    if not any(part.size and part.columns for part in parts):
         raise DataError(no_record(place))
-    return table
+    named = schema is not None or form.has_header
+    return Table.of_columns(joined_columns(parts), has_header=named)
 
 
-def column_types(path: Source) -> Types:
-    """Return for each column "number", "text" or "words", or the width of a matrix.
+def layout_of(schema: "Schema | None", separator: str | None, decimal: str | None) -> Layout:
+    """Return how a file is written, as is said here or in the schema."""
+    if schema is None:
+        return Layout(separator, decimal)
+    return Layout(separator or schema.separator, decimal or schema.decimal)
 
-    Types are what a file declares. CSV and JSON lines declare none: there a column has the type of
-    its cell in the first record, which is "words" if it has at least five. No other value is looked
-    at.
+
+def column_types(
+    path: Source, *, separator: str | None = None, decimal: str | None = None
+) -> Types:
+    """Return for each column "number", "date", "text", "words" or "unknown", or a matrix's width.
+
+    Types are what a file declares. CSV, JSON lines and Excel declare none: there a column has the
+    type of its cell in the first record, which is "words" if it has at least five, and "unknown" if
+    it is missing. No other value is looked at.
+
+    Args:
+        path: the file, or a folder of files.
+        separator, decimal: as for `read`.
+
+    Returns:
+        The types by name.
 
     Example:
         >>> from pathlib import Path
         >>> from privada.tables import column_types
-        >>> _ = Path("people.csv").write_text("age,job\\n39,clerk\\n50,nurse\\n")
+        >>> _ = Path("people.csv").write_text("age,job,born\\n39,clerk,\\n50,nurse,1970-01-01\\n")
         >>> column_types("people.csv")
-        {'age': 'number', 'job': 'text'}
+        {'age': 'number', 'job': 'text', 'born': 'unknown'}
     """
     place = as_path("path", path)
-    return format_of(place).types(place)
+    return format_of(place).types(place, Layout(separator, decimal))

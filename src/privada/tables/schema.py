@@ -16,13 +16,16 @@ from privada.tables.columns import (
     COLUMN_TYPES,
     Category,
     ColumnType,
+    Date,
     Ignore,
     Matrix,
+    Mixed,
     Number,
     Person,
     Text,
 )
 from privada.tables.files import Source, as_path, lines, write_text
+from privada.tables.formats.building import Layout
 from privada.tables.schema_file import close_match
 from privada.tables.targets import Classes, Range, Target
 from privada.tables.toml_writing import key
@@ -40,6 +43,7 @@ class Schema:
         target: `Classes` or `Range`.
         columns: the kind of every other column.
         missing: the texts that stand for a missing value.
+        separator, decimal: how CSV files are written, where their header does not say.
         folder: where relative paths of public files begin.
 
     Guarantee: the features of a record follow from the record and the schema alone. So nothing
@@ -61,12 +65,15 @@ class Schema:
     target: Target
     columns: Mapping[str, ColumnType]
     missing: Sequence[str] = MISSING
+    separator: str | None = None
+    decimal: str | None = None
     folder: Path = field(default=Path(), compare=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "columns", dict(self.columns))
         object.__setattr__(self, "missing", _missing_texts(self.missing))
         object.__setattr__(self, "folder", Path(self.folder))
+        Layout(self.separator, self.decimal)
         if not isinstance(self.target, (Classes, Range)):
             raise ArgumentError(
                 f"Expected target to be Classes or Range, got target={self.target!r}."
@@ -134,7 +141,7 @@ class Schema:
         for column, kind in self.columns.items():
             if isinstance(kind, Text) or (isinstance(kind, Matrix) and kind.sparse):
                 return True
-            few = not isinstance(kind, (Number, Matrix))
+            few = not isinstance(kind, (Number, Date, Matrix))
             filled += 1 if few else len(kind.features(column))
         return len(self.features) >= max(_SPARSE_WIDTH, _SPARSE_SHARE * filled)
 
@@ -250,7 +257,7 @@ class Schema:
         columns, target = dict(self.columns), self.target
         for name, bounds in found.items():
             kind, change = columns.get(name), _estimated(bounds)
-            if isinstance(kind, Number):
+            if isinstance(kind, (Number, Mixed)):
                 columns[name] = replace(kind, **change)
             elif isinstance(target, Range) and name == target.column:
                 target = replace(target, **change)
@@ -265,9 +272,9 @@ class Schema:
         Raises:
             ArgumentError: with the section, the key, its value, what is required and what to do.
         """
-        target, columns, missing = schema_file.load(path)
+        target, columns, options = schema_file.load(path)
         with schema_file.errors_in(f"In {str(path)!r}"):
-            return cls(target, columns, missing, as_path("path", path).parent)
+            return cls(target, columns, **options, folder=as_path("path", path).parent)
 
     def to_toml(self, comment: str = "", folder: Source | None = None) -> str:
         """Return the schema as TOML, with paths as seen from a folder."""
@@ -276,7 +283,8 @@ class Schema:
             name: self._moved(kind, seen) if isinstance(kind, Text) else kind
             for name, kind in self.columns.items()
         }
-        return schema_file.to_toml(comment, self.target, columns, self.missing)
+        options = {name: getattr(self, name) for name in schema_file.OPTIONS}
+        return schema_file.to_toml(comment, self.target, columns, options)
 
     def _moved(self, kind: Text, folder: Path) -> Text:
         """Return a kind with its paths as seen from another folder."""

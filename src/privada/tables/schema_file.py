@@ -2,7 +2,7 @@
 
 import difflib
 import tomllib
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import MISSING as REQUIRED
 from dataclasses import fields
@@ -16,9 +16,12 @@ from privada.tables.files import Source, as_path
 from privada.tables.targets import Classes, Range, Target
 from privada.tables.toml_writing import document, key
 
+# Keys of [options], and what they are where they are left out.
+OPTIONS: dict[str, Any] = {"missing": MISSING, "separator": None, "decimal": None}
 
-def load(path: Source) -> tuple[Target, dict[str, ColumnType], Any]:
-    """Return the target, the columns and the texts for a missing value in a TOML file.
+
+def load(path: Source) -> tuple[Target, dict[str, ColumnType], dict[str, Any]]:
+    """Return the target, the columns and the options in a TOML file.
 
     Raises:
         ArgumentError: with the section, the key, its value, what is required and what to do.
@@ -29,21 +32,22 @@ def load(path: Source) -> tuple[Target, dict[str, ColumnType], Any]:
     target = _target(_section(whole, held, "target"), str(path))
     columns = _section(whole, held, "columns")
     options = _section(whole, held, "options") if "options" in held else {}
-    _refuse_unknown(f"In [options] of {str(path)!r}", options, ("missing",))
+    _refuse_unknown(f"In [options] of {str(path)!r}", options, tuple(OPTIONS))
     types = {
         name: _column_type(name, _section(whole, columns, name), str(path)) for name in columns
     }
-    return target, types, options.get("missing", MISSING)
+    return target, types, options
 
 
 def to_toml(
-    comment: str, target: Target, columns: Mapping[str, ColumnType], missing: Sequence[str]
+    comment: str, target: Target, columns: Mapping[str, ColumnType], options: Mapping[str, Any]
 ) -> str:
     """Return a schema as TOML."""
     names = {kind: name for name, kind in COLUMN_TYPES.items()}
     sections: list[tuple[str, Mapping[str, Any]]] = [("target", _keys(target))]
-    if missing != MISSING:
-        sections.append(("options", {"missing": list(missing)}))
+    said = {name: value for name, value in options.items() if value != OPTIONS[name]}
+    if said:
+        sections.append(("options", said))
     for name, kind in columns.items():
         sections.append((f"columns.{key(name)}", {"kind": names[type(kind)], **_keys(kind)}))
     return document(comment, sections)

@@ -1,14 +1,25 @@
 """Schemas by inference: from public values, or from the names and types of columns alone."""
 
 import math
+from datetime import date, datetime
 from typing import Any
 
 import numpy as np
 
 from privada.core.errors import ArgumentError, DataError
 from privada.tables.cells import MISSING
-from privada.tables.columns import Category, ColumnType, Hashed, Ignore, Matrix, Number, Text
+from privada.tables.columns import (
+    Category,
+    ColumnType,
+    Date,
+    Hashed,
+    Ignore,
+    Matrix,
+    Number,
+    Text,
+)
 from privada.tables.files import Source
+from privada.tables.formats.building import is_date
 from privada.tables.reading import column_types
 from privada.tables.schema import Schema
 from privada.tables.table import Numbers, Table
@@ -123,6 +134,8 @@ def _column_type(table: Table, name: str) -> ColumnType:
         low, high = _outwards(numbers)
         return Number(low, high, _scale(numbers, low, high))
     distinct = sorted(set(values))
+    if all(map(is_date, distinct)):
+        return _date(distinct)
     if sum(len(value.split()) for value in values) >= _WORDS_OF_TEXT * len(values):
         return Text()
     if len(distinct) == len(values) >= _ROWS_TO_TELL:
@@ -131,6 +144,14 @@ def _column_type(table: Table, name: str) -> ColumnType:
         return Category(distinct, other=True)
     buckets = 2 ** math.ceil(math.log2(len(distinct)))
     return Hashed(min(max(buckets, _FEWEST_BUCKETS), _MOST_BUCKETS))
+
+
+def _date(values: list[str]) -> ColumnType:
+    """Return dates between whole years; with the hour if any says a time."""
+    years = [datetime.fromisoformat(value).year for value in values]
+    first, last = max(min(years), date.min.year + 1), min(max(years) + 1, date.max.year - 1)
+    hours = ["hour"] if any(len(value) > len("2020-12-31") for value in values) else []
+    return Date(f"{first:04}-01-01", f"{last:04}-01-01", ["month", "weekday", *hours])
 
 
 def _matrix(values: Any) -> ColumnType:
@@ -171,8 +192,9 @@ def schema_template(path: Source, *, target: str, person: str | None = None) -> 
     public. Where a file declares no types, in CSV and JSON lines, they are those of the first
     record.
 
-    Edge cases: a number that is missing in the first record looks like text. Columns that first
-    occur in a later record of JSON lines are not seen.
+    Edge cases: a column that is missing in the first record is "mixed": each cell is encoded as the
+    number or the text that it is. Columns that first occur in a later record of JSON lines are not
+    seen.
 
     Example:
         >>> from pathlib import Path
@@ -213,6 +235,10 @@ def _template(kind: str | int) -> dict[str, Any]:
         return {"kind": "matrix", "width": kind, **unknown}
     if kind == "number":
         return {"kind": "number", **unknown}
+    if kind == "unknown":
+        return {"kind": "mixed", **unknown}
+    if kind == "date":
+        return {"kind": "date", **unknown, "parts": ["month", "weekday"]}
     if kind == "words":
         return {"kind": "text", "features": 4096}
     return {"kind": "hashed", "buckets": Hashed().buckets}

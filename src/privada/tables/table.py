@@ -1,6 +1,6 @@
 """A table: columns of numbers, text or matrices, all of one length."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,12 +12,15 @@ from privada.core.errors import ArgumentError, DataError
 from privada.tables.cells import (
     LARGEST_WHOLE,
     MISSING,
+    POINT,
+    Cell,
     CellCache,
     CellError,
     number_of,
     text_of,
     translate,
 )
+from privada.tables.text_column import TextColumn
 
 Numbers = NDArray[np.float64]
 
@@ -94,19 +97,41 @@ class Table:
 
         A cell that is no number raises, or counts as missing when `lenient`.
         """
-        values = self._vector(name)
+        values: Any = self._vector(name)
+        if isinstance(values, TextColumn):
+            return values.numbers(missing, _parsed(missing, lenient, values.mark), name)
         if values.dtype != object:
             infinite = np.isinf(values)
             if lenient:
                 return np.where(infinite, np.nan, values)
             refuse_infinite(name, infinite)
-            return values
-        return translate(values, _number_lookup(missing, lenient).__getitem__, np.float64, name)
+            return np.asarray(values, np.float64)
+        meaning = CellCache(_parsed(missing, lenient, POINT))
+        return translate(values, meaning.__getitem__, np.float64, name)
 
     def texts(self, name: str) -> NDArray[Any]:
         """Return a column as text, None for what was no value at all."""
         values = self._vector(name)
+        if isinstance(values, TextColumn):
+            return values.texts()
         return values if values.dtype == object else _text_column(name, values)
+
+    def coded(self, name: str) -> tuple[NDArray[np.int64], list[Cell]]:
+        """Return the different texts of a column, and for each row the place of its text.
+
+        So that what a cell means is found once for each different one.
+        """
+        values = self._vector(name)
+        if isinstance(values, TextColumn):
+            return values.coded
+        if values.dtype != object:
+            found, codes = np.unique(values, return_inverse=True)
+            return codes, _text_column(name, found).tolist()
+        places: dict[Cell, int] = {}
+        codes = np.fromiter(
+            (places.setdefault(text, len(places)) for text in values), np.int64, len(values)
+        )
+        return codes, list(places)
 
     def matrix(self, name: str) -> Any:
         """Return a column that is a matrix, dense or sparse."""
@@ -129,15 +154,14 @@ class Table:
             raise DataError(f"Expected a column {name!r}, got {found}. Check the name.")
         return self.columns[name]
 
-    def _vector(self, name: str) -> NDArray[Any]:
+    def _vector(self, name: str) -> Any:
         values = self._column(name)
         if values.ndim != 1:
             raise DataError(
                 f"Expected column {name!r} to have one value for each row, got a matrix. Give the "
                 'column kind = "matrix" or "ignore".'
             )
-        vector: NDArray[Any] = values
-        return vector
+        return values
 
 
 def _check_lengths(columns: Mapping[str, Any]) -> None:
@@ -152,19 +176,19 @@ def _check_lengths(columns: Mapping[str, Any]) -> None:
         )
 
 
-def _number_lookup(missing: Collection[str], lenient: bool) -> CellCache[float]:
-    """Return what turns cells into numbers."""
+def _parsed(missing: Collection[str], lenient: bool, mark: str) -> Callable[[Cell], float]:
+    """Return what turns a cell into a number."""
     known = frozenset(missing)
 
-    def parsed(cell: Any) -> float:
+    def parsed(cell: Cell) -> float:
         try:
-            return number_of(cell, known)
+            return number_of(cell, known, mark)
         except CellError:
             if lenient:
                 return float("nan")
             raise
 
-    return CellCache(parsed)
+    return parsed
 
 
 def refuse_infinite(name: str, infinite: NDArray[np.bool_]) -> None:
@@ -183,6 +207,8 @@ def is_sparse(values: Any) -> bool:
 
 def as_column(name: str, values: Any) -> Any:
     """Return a column as float64, as text, or as a matrix."""
+    if isinstance(values, TextColumn):
+        return values
     if is_sparse(values):
         return values.tocsr()
     array = values if isinstance(values, np.ndarray) else _as_array(values)
@@ -206,6 +232,42 @@ def as_column(name: str, values: Any) -> Any:
         f"Expected column {name!r} to be numbers or text, got an array of type {array.dtype}. "
         "Convert it."
     )
+
+
+def joined_columns(parts: Sequence[tuple[int, dict[str, Any]]]) -> dict[str, Any]:
+    """Return the columns of several parts as one, with None where a part lacks one."""
+    names = dict.fromkeys(name for _, part in parts for name in part)
+
+    def taken(name: str) -> list[Any]:  # so that no column is held twice for long
+        return [part.pop(name, None) for _, part in parts]
+
+    return {
+        name: _joined(
+            name,
+            [
+                np.full(size, None, dtype=object) if held is None else held
+                for (size, _), held in zip(parts, taken(name), strict=True)
+            ],
+        )
+        for name in names
+    }
+
+
+def _joined(name: str, parts: list[Any]) -> Any:
+    """Return the parts of a column as one, kept in one way."""
+    if len(parts) == 1:
+        return parts[0]
+    if all(isinstance(part, TextColumn) for part in parts):
+        return TextColumn.joined(parts)
+    if not all(isinstance(part, np.ndarray) and part.dtype == np.float64 for part in parts):
+        parts = [
+            _text_column(name, part) if part.dtype != object else _texts(part) for part in parts
+        ]
+    return np.concatenate(parts)
+
+
+def _texts(part: Any) -> NDArray[Any]:
+    return part.texts() if isinstance(part, TextColumn) else part
 
 
 def _as_array(values: Any) -> NDArray[Any]:

@@ -18,6 +18,9 @@ from privada.workflows.table_rows import TableRows, target_name
 
 Target = tables.Classes | tables.Range
 
+# Between these a date is placed where nothing is known of a column.
+_DATES = ("1950-01-01", "2050-01-01")
+
 
 @dataclass(frozen=True)
 class TrainingData:
@@ -235,6 +238,8 @@ def _schema_of_types(
     """Return a schema from names and types alone; bounds are left to a query."""
     kinds: dict[str, Callable[[], Any]] = {
         "number": lambda: tables.Number(bounds="estimate"),
+        "unknown": lambda: tables.Mixed(bounds="estimate"),
+        "date": lambda: tables.Date(*_DATES, parts=("month", "weekday")),
         "text": tables.Hashed,
         "words": tables.Text,
     }

@@ -1,65 +1,80 @@
-"""What the readers of all formats share: columns that grow row by row, and errors in words."""
+"""What the readers of all formats share: columns, a part of the rows at a time, and their types."""
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+import re
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from privada.core.errors import DataError, PrivadaError
-from privada.tables.cells import MISSING, CellCache, CellError, number_of, translate
+from privada.core.validation import one_of
+from privada.tables.cells import COMMA, EITHER, MISSING, POINT, CellError, number_of
 from privada.tables.files import reading
 
 if TYPE_CHECKING:
     from privada.tables.schema import Schema
 
-# Rows that are turned into columns at a time: few enough for the processor's cache.
-CHUNK = 1 << 10
-# Different cells of a column whose meaning is remembered.
-_REMEMBERED = 1 << 16
+# Bytes that are read and parsed at a time.
+BLOCK = 1 << 23
 # A cell of so many words is text, and not one of some values.
 WORDS = 5
 
+# Columns by name, as a `Table` keeps them.
 Columns = dict[str, Any]
-# For each column "number", "text" or "words", or the width of a matrix.
+# For each column "number", "text", "words", "date" or "unknown", or the width of a matrix.
 Types = dict[str, str | int]
 
-
-class ColumnBuilder:
-    """A column under way: numbers if they are declared so, else text of which equal ones share."""
-
-    def __init__(self, name: str, number: bool, missing: Collection[str]) -> None:
-        self.name, self._number, self._missing = name, number, frozenset(missing)
-        self._parts: list[NDArray[Any]] = []
-        self._meaning = self._fresh()
-        self.size = 0
-
-    def _fresh(self) -> CellCache[Any]:
-        if self._number:
-            return CellCache(lambda cell: number_of(cell and cell.strip(), self._missing))
-        return CellCache(lambda cell: cell and cell.strip())
-
-    def add(self, cells: Sequence[str | None]) -> None:
-        """Add the cells of some rows."""
-        dtype = np.float64 if self._number else object
-        meaning = self._meaning.__getitem__
-        self._parts.append(translate(cells, meaning, dtype, self.name))
-        self.size += len(cells)
-        if len(self._meaning) > _REMEMBERED:
-            self._meaning = self._fresh()
-
-    def array(self) -> NDArray[Any]:
-        """Return the whole column."""
-        return np.concatenate(self._parts)
+SEPARATORS = (",", ";", "\t", "|")
+_DATE = re.compile(r"\d{4}-\d{2}-\d{2}([T ].*)?", re.ASCII | re.DOTALL)
 
 
-def builders(schema: "Schema | None") -> Callable[[str], ColumnBuilder]:
-    """Return what makes a builder for a column of some name, as a schema says."""
-    numbers = frozenset() if schema is None else schema.number_columns
-    missing = MISSING if schema is None else schema.missing
-    return lambda name: ColumnBuilder(name, name in numbers, missing)
+class Part(NamedTuple):
+    """Some rows of a table, one after the other: how many, and their columns. Private."""
+
+    size: int
+    columns: Columns
+
+
+def part_of(columns: Columns) -> Part:
+    """Return columns, of which there is one at least, as a part."""
+    return Part(int(next(iter(columns.values())).shape[0]), columns)
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How a text file is written, where its name and its header do not say.
+
+    Args:
+        separator: what stands between cells.
+        decimal: what parts a number's fraction from its whole: "." or ",".
+    """
+
+    separator: str | None = None
+    decimal: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.separator is not None:
+            one_of("separator", self.separator, SEPARATORS)
+        if self.decimal is not None:
+            one_of("decimal", self.decimal, (POINT, COMMA))
+
+    def mark(self, separator: str) -> str:
+        """Return the decimal mark of a file with some separator."""
+        if self.decimal is not None:
+            return self.decimal
+        return EITHER if separator == ";" else POINT
+
+
+def number_names(schema: "Schema | None") -> frozenset[str]:
+    """Return the columns that are read as numbers."""
+    return frozenset() if schema is None else schema.number_columns
+
+
+def missing_texts(schema: "Schema | None") -> Iterable[str]:
+    """Return the texts that stand for a missing value."""
+    return MISSING if schema is None else schema.missing
 
 
 def kept_names(names: Iterable[str], schema: "Schema | None") -> list[str]:
@@ -71,44 +86,64 @@ def kept_names(names: Iterable[str], schema: "Schema | None") -> list[str]:
     return [name for name in listed if name not in schema.ignored]
 
 
-def no_record(path: Path) -> str:
+def refuse_twice(names: Iterable[str], path: Path) -> None:
+    """Raise if two columns have one name."""
+    listed = list(names)
+    if len(set(listed)) < len(listed):
+        raise DataError(
+            f"Expected different names for the columns of {str(path)!r}, got one twice. Rename one."
+        )
+
+
+def no_record(path: object) -> str:
     """Return what is said of a file without records."""
     return f"Expected at least one record in {str(path)!r}, got none."
 
 
-def arrays(columns: Mapping[str, ColumnBuilder], path: Path) -> Columns:
-    """Return the columns that were built, of one record at least."""
-    if not any(column.size for column in columns.values()):
-        raise DataError(no_record(path))
-    return {name: column.array() for name, column in columns.items()}
-
-
-def is_number(cell: str | None) -> bool:
+def is_number(cell: str | None, mark: str = POINT) -> bool:
     """Return whether a cell is a number."""
     try:
-        number_of(cell, ())
+        number_of(cell, (), mark)
     except CellError:
         return False
     return cell is not None
 
 
-def cell_type(cell: str | None) -> str:
-    """Return the type of a cell: "number", "text" or, if it has several words, "words"."""
-    if is_number(cell and cell.strip()):
+def is_date(cell: str) -> bool:
+    """Return whether a cell is a date, or a date and a time, as ISO 8601 writes it."""
+    with suppress(ValueError):
+        return _DATE.fullmatch(cell) is not None and datetime.fromisoformat(cell) is not None
+    return False
+
+
+def cell_type(cell: str | None, mark: str = POINT) -> str:
+    """Return the type of a cell: "number", "date", "text" or, of several words, "words".
+
+    A missing cell is "unknown": it does not say what the others are.
+    """
+    text = (cell or "").strip()
+    if text in MISSING:
+        return "unknown"
+    if is_number(text, mark):
         return "number"
-    return "words" if len((cell or "").split()) >= WORDS else "text"
+    if is_date(text):
+        return "date"
+    return "words" if len(text.split()) >= WORDS else "text"
 
 
 @contextmanager
 def undamaged(path: Path, wanted: str) -> Iterator[None]:
     """Say what was wanted where a damaged file makes a library raise, which may be anything."""
+    failed = False
     try:
         with reading(path):
             yield
     except (PrivadaError, MemoryError):
         raise
     except Exception:
+        failed = True
+    if failed:  # said outside the handler, where no traceback leads to a value
         raise DataError(
             f"Expected {str(path)!r} to be {wanted}, got a file that is damaged or of another "
             "format. Write it again."
-        ) from None
+        )

@@ -1,6 +1,6 @@
 """NumPy archives: arrays of one length, of which some may be the parts of a sparse matrix."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -10,7 +10,7 @@ import numpy as np
 import scipy.sparse
 
 from privada.core.errors import DataError
-from privada.tables.formats.building import Columns, Types, kept_names, undamaged
+from privada.tables.formats.building import Layout, Part, Types, kept_names, part_of, undamaged
 from privada.tables.table import as_column
 
 if TYPE_CHECKING:
@@ -55,13 +55,15 @@ def _load_sparse(arrays: dict[str, Callable[[], Any]], prefix: str) -> Any:
     return matrix
 
 
-def read(path: Path, schema: "Schema | None") -> Columns:
-    """Return the arrays of an archive."""
+def chunks(path: Path, schema: "Schema | None", layout: Layout) -> Generator[Part, None, None]:
+    """Yield the arrays of an archive, all rows at once."""
     with _archive(path) as columns:
-        return {name: as_column(name, columns[name]()) for name in kept_names(columns, schema)}
+        found = {name: as_column(name, columns[name]()) for name in kept_names(columns, schema)}
+    if found:
+        yield part_of(found)
 
 
-def types(path: Path) -> Types:
+def types(path: Path, layout: Layout) -> Types:
     """Return the types of the arrays, and the widths of matrices."""
     with _archive(path) as columns:
         return {name: _array_type(load()) for name, load in columns.items()}

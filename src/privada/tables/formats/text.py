@@ -1,47 +1,41 @@
 """Text: a document on each line of a file, or in each file of a folder."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Generator
 from contextlib import closing
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
-from numpy.typing import NDArray
+from typing import TYPE_CHECKING
 
 from privada.core.errors import DataError
 from privada.tables.files import ending, lines, reading
-from privada.tables.formats.building import (
-    CHUNK,
-    ColumnBuilder,
-    Columns,
-    Types,
-    arrays,
-    builders,
-    kept_names,
-)
+from privada.tables.formats.building import Layout, Part, Types, kept_names, part_of
+from privada.tables.text_column import text_column
 
 if TYPE_CHECKING:
     from privada.tables.schema import Schema
 
+# Documents that are read at a time.
+_DOCUMENTS = 1 << 14
 
-def read_lines(path: Path, schema: "Schema | None") -> Columns:
-    """Return a file's lines as the column `text`."""
+
+def chunks_of_lines(
+    path: Path, schema: "Schema | None", layout: Layout
+) -> Generator[Part, None, None]:
+    """Yield a file's lines as the column `text`, some at a time."""
     kept_names(["text"], schema)
-    column = ColumnBuilder("text", False, ())
     with closing(lines(path)) as documents:
-        while chunk := list(islice(documents, CHUNK)):
-            column.add(chunk)
-    return arrays({"text": column}, path)
+        while chunk := list(islice(documents, _DOCUMENTS)):
+            yield part_of({"text": text_column(chunk)})
 
 
-def types_of_lines(path: Path) -> Types:
+def types_of_lines(path: Path, layout: Layout) -> Types:
     """Return the type of the one column; the file is opened, and its values are not looked at."""
     with closing(lines(path)) as documents:
         next(documents, None)
     return {"text": "words"}
 
 
-def _documents(path: Path) -> list[Path]:
+def documents_in(path: Path) -> list[Path]:
     """Return the text files of a folder, or of its subfolders, in the order of their names."""
     with reading(path):
         files = [each for each in path.iterdir() if not each.name.startswith(".")]
@@ -50,7 +44,8 @@ def _documents(path: Path) -> list[Path]:
     if not found:
         raise DataError(
             f"Expected .txt files in the folder {str(path)!r}, or in a subfolder for each class, "
-            "got none. Give the folder around the subfolders, or one of the files."
+            "or tables of one format, got none. Give the folder around the subfolders, or one of "
+            "the files."
         )
     if len({each.parent == path for each in found}) > 1:
         raise DataError(
@@ -60,22 +55,21 @@ def _documents(path: Path) -> list[Path]:
     return found
 
 
-def read_folder(path: Path, schema: "Schema | None") -> Columns:
-    """Return the documents of a folder, and the names of its subfolders as `label`."""
-    found = _documents(path)
+def chunks_of_folder(
+    path: Path, schema: "Schema | None", layout: Layout
+) -> Generator[Part, None, None]:
+    """Yield the documents of a folder, and the names of its subfolders as `label`."""
+    found = documents_in(path)
     columns: dict[str, Callable[[Path], str]] = {"text": lambda each: "".join(lines(each, path))}
     if found[0].parent != path:
         columns["label"] = lambda each: each.parent.name
-    made = map(builders(schema), kept_names(columns, schema))
-    return {each.name: _filled(each, map(columns[each.name], found)) for each in made}
+    kept = kept_names(columns, schema)
+    rest = iter(found)
+    while chunk := list(islice(rest, _DOCUMENTS)):
+        yield part_of({name: text_column(list(map(columns[name], chunk))) for name in kept})
 
 
-def _filled(column: ColumnBuilder, cells: Iterable[str]) -> NDArray[Any]:
-    column.add(list(cells))
-    return column.array()
-
-
-def types_of_folder(path: Path) -> Types:
+def types_of_folder(path: Path, layout: Layout) -> Types:
     """Return the types of the columns of a folder of documents."""
-    alone = _documents(path)[0].parent == path
+    alone = documents_in(path)[0].parent == path
     return {"text": "words"} if alone else {"text": "words", "label": "text"}

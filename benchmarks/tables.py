@@ -1,0 +1,251 @@
+"""Reading a table of a million rows by twenty columns: this library, two engines, plain Python.
+
+    python -m benchmarks tables [rows [rounds]]
+
+Eight columns of numbers with missing values, four of whole numbers, five of categories, one of
+text, one of dates and the target. Each contender runs in a process of its own, in turns, round
+after round; figures are medians. Peak memory is that of the process, imports included.
+"""
+
+import csv
+import gc
+import gzip
+import json
+import resource
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+NUMBERS = [f"x{k}" for k in range(8)]
+WHOLE = [f"i{k}" for k in range(4)]
+CATEGORIES = {f"c{k}": [f"value {j}" for j in range(10 * (k + 1))] for k in range(5)}
+_CHUNK = 100_000
+
+
+def made_up(folder: Path, rows: int) -> None:
+    """Write the same made-up table as CSV, Parquet and JSON lines."""
+    import numpy as np
+    import pyarrow as arrow
+    from pyarrow import csv as arrow_csv
+    from pyarrow import parquet
+
+    random = np.random.default_rng(0)
+    words = np.array(
+        [
+            "ache",
+            "back",
+            "cough",
+            "fever",
+            "since",
+            "the",
+            "week",
+            "night",
+            "mild",
+            "strong",
+            "left",
+            "right",
+        ]
+    )
+    with (
+        (folder / "t.csv").open("wb") as csv_file,
+        (folder / "t.jsonl").open("w") as lines,
+    ):
+        written = None
+        for start in range(0, rows, _CHUNK):
+            size = min(_CHUNK, rows - start)
+            columns: dict[str, Any] = {}
+            for name in NUMBERS:
+                values = random.normal(50, 20, size).round(2)
+                columns[name] = arrow.array(values, mask=random.random(size) < 0.05)
+            for name in WHOLE:
+                columns[name] = arrow.array(random.integers(0, 100, size))
+            for name, known in CATEGORIES.items():
+                columns[name] = arrow.array(np.array(known)[random.integers(0, len(known), size)])
+            notes = words[random.integers(0, len(words), (size, 6))]
+            columns["note"] = arrow.array([" ".join(note) for note in notes])
+            days = np.datetime64("2015-01-01") + random.integers(0, 3000, size)
+            columns["day"] = arrow.array(days.astype(str))
+            columns["y"] = arrow.array(np.array(["no", "yes"])[random.integers(0, 2, size)])
+            table = arrow.table(columns)
+            written = written or parquet.ParquetWriter(folder / "t.parquet", table.schema)
+            written.write_table(table)
+            arrow_csv.write_csv(table, csv_file, arrow_csv.WriteOptions(include_header=start == 0))
+            for record in table.to_pylist():
+                held = {name: value for name, value in record.items() if value is not None}
+                lines.write(json.dumps(held) + "\n")
+        assert written is not None
+        written.close()
+
+
+def schema() -> Any:
+    """Return what the columns are; the text is read, and left out of the features."""
+    from privada import tables
+
+    columns: dict[str, Any] = {name: tables.Number(0, 100) for name in (*NUMBERS, *WHOLE)}
+    columns |= {name: tables.Category(values) for name, values in CATEGORIES.items()}
+    columns |= {"note": tables.Hashed(16), "day": tables.Hashed(32)}
+    return tables.Schema(tables.Classes("y", ["no", "yes"]), columns)
+
+
+def privada_reads(path: Path) -> None:
+    from privada import tables
+
+    tables.read(path, schema())
+
+
+def privada_encodes(path: Path) -> None:
+    from privada import tables
+
+    known = schema()
+    tables.encode(tables.read(path, known), known)
+
+
+def privada_streams(path: Path) -> None:
+    from privada import tables
+
+    with tempfile.TemporaryDirectory() as folder:
+        tables.encode_file(path, schema(), Path(folder) / "features")
+
+
+def polars_reads(path: Path) -> None:
+    import polars
+
+    if path.suffix == ".csv":
+        polars.read_csv(path, infer_schema=False)  # all text, as no type may be guessed
+    elif path.suffix == ".parquet":
+        polars.read_parquet(path)
+    else:
+        polars.read_ndjson(path)
+
+
+def pyarrow_reads(path: Path) -> None:
+    import pyarrow as arrow
+    from pyarrow import csv as arrow_csv
+    from pyarrow import json as arrow_json
+    from pyarrow import parquet
+
+    if path.suffix == ".csv":
+        names = [*NUMBERS, *WHOLE, *CATEGORIES, "note", "day", "y"]
+        text = arrow_csv.ConvertOptions(column_types=dict.fromkeys(names, arrow.string()))
+        quoted = arrow_csv.ParseOptions(newlines_in_values=True)
+        arrow_csv.read_csv(path, parse_options=quoted, convert_options=text)
+    elif path.suffix == ".parquet":
+        parquet.read_table(path)
+    else:
+        arrow_json.read_json(path)
+
+
+def python_reads(path: Path) -> None:
+    """Read a cell at a time, each different one of a column kept once."""
+    known: dict[str, dict[Any, Any]] = {}
+    columns: dict[str, list[Any]] = {}
+    with path.open(newline="") as file:
+        records = csv.DictReader(file) if path.suffix == ".csv" else map(json.loads, file)
+        for record in records:
+            for name, cell in record.items():
+                kept = known.setdefault(name, {})
+                columns.setdefault(name, []).append(kept.setdefault(cell, cell))
+
+
+CONTENDERS = {
+    "privada": (privada_reads, (".csv", ".parquet", ".jsonl")),
+    "privada, encoded": (privada_encodes, (".csv", ".parquet", ".jsonl")),
+    "privada, encoded in a file": (privada_streams, (".csv", ".parquet")),
+    "polars": (polars_reads, (".csv", ".parquet", ".jsonl")),
+    "pyarrow": (pyarrow_reads, (".csv", ".parquet", ".jsonl")),
+    "csv and json modules": (python_reads, (".csv", ".jsonl")),
+}
+# The first versions of this library, which read and encoded a cell at a time.
+_BEFORE = {"before": ("privada", ""), "before, encoded": ("privada, encoded", "")}
+
+
+def work(name: str, path: str) -> None:
+    """Run one contender in this process, and print seconds, CPU seconds and peak megabytes."""
+    run, _ = CONTENDERS[name]
+    gc.collect()
+    began = time.perf_counter()
+    run(Path(path))
+    seconds = time.perf_counter() - began
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    print(json.dumps([seconds, used.ru_utime + used.ru_stime, used.ru_maxrss / 1024]))
+
+
+def _measure(name: str, path: Path, source: str) -> list[float]:
+    """Run a contender in a fresh process, with the library of some checkout."""
+    root = Path(__file__).resolve().parents[1]
+    places = [str(Path(source or root) / "src"), str(root)]
+    code = f"import sys; sys.path[:0] = {places!r}; from benchmarks.tables import work; "
+    code += f"work({name!r}, {str(path)!r})"
+    shown = subprocess.check_output([sys.executable, "-c", code], text=True)
+    found: list[float] = json.loads(shown.splitlines()[-1])
+    return found
+
+
+def write(results: Path, machine: dict[str, object], words: tuple[str, ...]) -> None:
+    """Measure all contenders in turns, and write the page and the figures."""
+    rows, rounds = (int(word) for word in (*words, *("1000000", "3")[len(words) :])[:2])
+    before = words[2] if len(words) > 2 else ""
+    jobs = {(name, ending): (name, "") for name, (_, ends) in CONTENDERS.items() for ending in ends}
+    if before:
+        for label, (name, _) in _BEFORE.items():
+            jobs |= {(label, ending): (name, before) for ending in CONTENDERS[name][1]}
+    found: dict[tuple[str, str], list[list[float]]] = {job: [] for job in jobs}
+    with tempfile.TemporaryDirectory() as folder:
+        made_up(Path(folder), rows)
+        sizes = {each.suffix: each.stat().st_size / 1e6 for each in Path(folder).iterdir()}
+        packed = len(gzip.compress((Path(folder) / "t.csv").read_bytes()[: 1 << 24], 6)) / (1 << 24)
+        for _ in range(rounds):
+            for job, (name, source) in jobs.items():
+                found[job].append(_measure(name, Path(folder) / f"t{job[1]}", source))
+    middle = {
+        job: [statistics.median(column) for column in zip(*turns, strict=True)]
+        for job, turns in found.items()
+    }
+    _write_page(results, machine, rows, rounds, sizes | {".csv.gz": sizes[".csv"] * packed}, middle)
+
+
+def _write_page(
+    results: Path,
+    machine: dict[str, object],
+    rows: int,
+    rounds: int,
+    sizes: dict[str, float],
+    middle: dict[tuple[str, str], list[float]],
+) -> None:
+    lines = ["| file | contender | seconds | CPU seconds | peak MB | times privada's CPU |"]
+    lines.append("|---|---|---:|---:|---:|---:|")
+    figures = []
+    for ending in (".csv", ".parquet", ".jsonl"):
+        for (name, of), (seconds, processor, peak) in middle.items():
+            if of == ending:
+                ratio = processor / middle["privada", ending][1]
+                lines.append(
+                    f"| {ending} | {name} | {seconds:.2f} | {processor:.2f} | {peak:.0f} "
+                    f"| {ratio:.2f} |"
+                )
+                figures.append(
+                    {
+                        "file": ending, "contender": name, "seconds": round(seconds, 3),
+                        "cpu_seconds": round(processor, 3), "peak_megabytes": round(peak),
+                    }
+                )  # fmt: skip
+    facts = ", ".join(f"{name} {value}" for name, value in machine.items())
+    held = ", ".join(f"{ending} {size:.0f} MB" for ending, size in sorted(sizes.items()))
+    page = (
+        f"# Tables: {rows:,} rows by 20 columns\n\n"
+        "Written by `python -m benchmarks tables`. Each contender in a process of its own, in "
+        f"turns, {rounds} rounds; medians. CPU seconds include imports, and tell more than seconds "
+        f"where a machine is shared. Sizes: {held}. Machine: {facts}.\n\n" + "\n".join(lines) + "\n"
+    )
+    (results / "tables.md").write_text(page)
+    (results / "tables.json").write_text(
+        json.dumps(
+            {"machine": machine, "rows": rows, "megabytes": sizes, "found": figures}, indent=2
+        )
+        + "\n"
+    )
+    print(page)
