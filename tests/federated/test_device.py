@@ -159,8 +159,13 @@ def raises(partition, start):
     raise ValueError("a patient's name")
 
 
+def leaves(partition, start):
+    raise SystemExit(3)
+
+
 FAILING = {
     "raises": raises,
+    "ends the process": leaves,
     "nan": lambda p, w: w * math.nan,
     "infinite": lambda p, w: w + math.inf,
     "another shape": lambda p, w: torch.zeros(7),

@@ -396,6 +396,20 @@ def test_wrong_settings_are_refused_in_words(change, words):
         strategy(**change)
 
 
+def test_nothing_is_charged_where_clients_cannot_be_reached():
+    made = strategy()
+    with pytest.raises(ArgumentError, match="start"):
+        made.trainer.step()
+
+    class Gone(InProcessGrid):
+        def get_node_ids(self):
+            raise ConnectionError("the SuperLink is gone")
+
+    with pytest.raises(ConnectionError):
+        made.start(Gone(app(), NODES))
+    assert made.trainer.ledger.charges() == ()
+
+
 def test_other_numbers_of_rounds_and_parts_of_it_are_refused():
     made, grid = strategy(), InProcessGrid(app(), NODES)
     with pytest.raises(ArgumentError, match="rounds="):

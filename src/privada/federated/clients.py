@@ -45,7 +45,10 @@ class OpenToAll(Protocol):
     """Clients of whom there may be more than the public number."""
 
     def places(self) -> int:
-        """Return how many places there are now, of all that ever came. Private: never shown."""
+        """Return how many places there are now, of all that ever came. Private: never shown.
+
+        It is asked before each draw, and raises if clients cannot be reached.
+        """
 
 
 class InProcess:
@@ -144,7 +147,9 @@ class FederatedExecutor:
         return squared_sum(self._parameters, self._rows(None), bound)
 
     def recheck(self) -> None:
-        """Do nothing: the model runs elsewhere."""
+        """Raise if clients cannot be reached, before anything is charged for it."""
+        if isinstance(self._clients, OpenToAll):
+            self._clients.places()
 
     def _rows(self, places: list[int] | None) -> Iterator[Tensor]:
         return (each[None] for each in self._clients.updates(places, self._parameters))

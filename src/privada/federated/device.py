@@ -17,6 +17,7 @@ from privada.accounting import Budget, Ledger, epsilon_of
 from privada.accounting.calibration import least_noise
 from privada.accounting.ledger import PLANNED
 from privada.core.errors import ArgumentError, BudgetExceeded
+from privada.core.silence import pass_on_signals
 from privada.core.validation import integer, positive, probability, shown
 from privada.core.values import Release
 from privada.query.updates import UpdateQuery, update_event
@@ -146,8 +147,9 @@ class DeviceNoise:
                 np.ravel(made[name].astype(np.float64) - value) for name, value in floats.items()
             ]
             return torch.from_numpy(np.concatenate(parts)).float() if parts else zero
-        except Exception as error:  # whose words stay here
-            log(ERROR, "Local training failed; noise alone was sent: %s", error)
+        except BaseException as error:  # whose words stay here
+            log(ERROR, "Local training failed; noise alone was sent: %r", error)
+            pass_on_signals(error)
             return zero
 
 
