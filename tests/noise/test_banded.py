@@ -1,6 +1,7 @@
 """Noise that is correlated between steps: what it is, what it hides, and when it begins anew."""
 
 import copy
+import itertools
 import math
 import os
 import pickle
@@ -250,6 +251,55 @@ def test_a_unit_that_is_known_to_be_first_costs_just_one_charge():
     paid = delta_of(events.poisson(RATE, SIGMAS), 1, 1.0)
     found = max(divergence(moved, without, weight, 1.0), divergence(without, moved, weight, 1.0))
     assert found == pytest.approx(paid, rel=1e-3)  # the grid's own error is of that order
+
+
+def of_a_unit(steps, parts, part, coins, c):
+    """Return what C makes of a unit's trace: part and coins say in which steps it takes part."""
+    trace = np.zeros(steps)
+    trace[part::parts] = coins
+    return np.convolve(trace, c)[:steps] / SIGMAS
+
+
+def sampled_divergences(steps, parts, known, epsilon, samples=400_000):
+    """Return both divergences of all releases of a run, by samples, each with its standard error.
+
+    Of one unit, whose part is `known` or drawn as well; all likelihoods are summed over the parts
+    and coins that are possible. Nothing of the library is in it but the coefficients.
+    """
+    c, rng = pv.noise.Banded(parts).coefficients, np.random.default_rng(steps * parts)
+    possible = []
+    for part in range(parts) if known is None else [known]:
+        turns = len(range(part, steps, parts))
+        for coins in itertools.product([0, 1], repeat=turns):
+            share = RATE ** sum(coins) * (1 - RATE) ** (turns - sum(coins))
+            share /= parts if known is None else 1
+            possible.append((share, of_a_unit(steps, parts, part, coins, c)))
+    weights, shifts = np.array([w for w, _ in possible]), np.array([m for _, m in possible])
+
+    def ratio(v):  # of the densities with the unit and without it
+        return np.exp(v @ shifts.T - (shifts**2).sum(axis=1) / 2) @ weights
+
+    without = rng.normal(size=(samples, steps))
+    chosen = rng.choice(len(weights), size=samples, p=weights)
+    with_unit = rng.normal(size=(samples, steps)) + shifts[chosen]
+    found = []
+    for losses in (ratio(with_unit), 1 / ratio(without)):
+        each = np.maximum(0, 1 - math.exp(epsilon) / losses)
+        found.append((each.mean(), each.std() / math.sqrt(samples)))
+    return found
+
+
+@pytest.mark.parametrize(("steps", "parts"), [(4, 2), (5, 2), (6, 3), (7, 3), (3, 4)])
+@pytest.mark.parametrize("epsilon", [0.5, 2.0])
+def test_a_run_costs_no_more_than_its_turns_and_no_less_if_the_part_is_known(steps, parts, epsilon):
+    turns = math.ceil(steps / parts)
+    paid = delta_of(events.poisson(RATE, SIGMAS), turns, epsilon)
+    for found, error in sampled_divergences(steps, parts, None, epsilon):
+        assert found <= paid + 6 * error
+    if steps % parts == 0:  # the unit of the first part then shows in all that is released
+        found = sampled_divergences(steps, parts, 0, epsilon)
+        largest, error = max(found)
+        assert abs(largest - paid) < 6 * error + 1e-3 * paid
 
 
 def test_without_turns_correlated_noise_would_cost_more_than_independent_noise():
