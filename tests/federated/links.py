@@ -116,6 +116,19 @@ def kill(process: subprocess.Popen[bytes]) -> None:
     process.wait()
 
 
+def kill_all(process: subprocess.Popen[bytes]) -> None:
+    """Kill a process and all that descend from it, in groups of their own as well."""
+    listed = subprocess.run(["ps", "-A", "-o", "pid=,ppid="], capture_output=True, text=True)
+    pairs = [tuple(map(int, line.split())) for line in listed.stdout.splitlines()]
+    doomed = {process.pid}
+    while found := {pid for pid, parent in pairs if parent in doomed} - doomed:
+        doomed |= found
+    kill(process)
+    for pid in doomed - {process.pid}:
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+
+
 def wait_for(what: Callable[[], object], why: Callable[[], str] = str) -> None:
     """Wait until something holds."""
     end = time.monotonic() + PATIENCE
