@@ -2,6 +2,7 @@
 
 import copy
 import functools
+from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any
 
@@ -891,3 +892,24 @@ def test_scores_on_a_data_set_that_carries_something_are_not_released() -> None:
     with pytest.raises(pv.ModelError, match="changed while they ran on records"):
         scorer.query(nn.Linear(3, 2), 1.0)
     assert dataset.named == {"most": 1.0}
+
+
+def test_a_dictionary_that_makes_what_it_is_asked_for_is_looked_at_as_it_is_kept():
+    class Maker(OrderedDict):
+        """Gives a new object each time, as the table of activations of transformers does."""
+
+        def __getitem__(self, key):
+            return super().__getitem__(key)()
+
+    table = Maker(tanh=nn.Tanh, gelu=nn.GELU)
+
+    class Model(nn.Module):
+        def forward(self, x):
+            return table["tanh"](x)
+
+    state = HeldState(Model())
+    with state.watched():
+        assert state.changed() == []
+        dict.__setitem__(table, "more", nn.ReLU)
+        assert state.changed() == ["table"]
+    assert dict.items(table) == {"tanh": nn.Tanh, "gelu": nn.GELU}.items()

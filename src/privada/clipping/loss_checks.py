@@ -4,7 +4,8 @@ They are refused on dummy examples, before any record is read.
 """
 
 import copy
-from collections.abc import Iterator
+import math
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -12,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
-from privada.clipping.calling import call
+from privada.clipping.calling import call, of_tensors, output_tensors
 from privada.clipping.leaves import leaves
 from privada.clipping.losses import Loss, one_example
 from privada.clipping.self_check import moved, write_pattern
@@ -108,41 +109,73 @@ def _flat(model: nn.Module, loss: Loss, singles: list[Batch]) -> bool:
                     outputs = call(model, one.inputs)
             except Exception:  # whatever a user's model raises; the engine says it better
                 return False
-            if not isinstance(outputs, Tensor) or not outputs.is_floating_point():
+            tensors = output_tensors(outputs)
+            if not of_tensors(outputs) or not any(v.is_floating_point() for v in tensors):
                 return False
             targets, outputs = tree_map(lambda t: t.cpu(), (one.targets, outputs))
             for target in _targets(targets):
                 for output in _outputs(outputs):
                     slope = _slope(loss, output, target)
-                    if slope is not None and slope > _ZERO.get(output.dtype, 1e-3):
+                    zero = max(_ZERO.get(v.dtype, 1e-3) for v in _floats(output))
+                    if slope is not None and slope > zero:
                         return False
                     taken += slope is not None
     return taken > 0
 
 
-def _slope(loss: Loss, output: Tensor, target: Any) -> float | None:
+def _slope(loss: Loss, output: Any, target: Any) -> float | None:
     """Return the norm of a loss's gradient, zero if it is not finite; None if it has none here."""
-    output = output.detach().requires_grad_()
+    output = tree_map(lambda v: v.detach().requires_grad_() if v.is_floating_point() else v, output)
     try:
         with torch.enable_grad():
             value = one_example(loss, output, target)
             if not value.requires_grad:
                 return 0.0
-            (gradient,) = torch.autograd.grad(value, output, allow_unused=True)
+            found = torch.autograd.grad(value, _floats(output), allow_unused=True)
     except Exception:  # not every output and every target is one that it accepts
         return None
-    if gradient is None or not bool(gradient.isfinite().all()):
+    gradients = [gradient for gradient in found if gradient is not None]
+    if not all(bool(gradient.isfinite().all()) for gradient in gradients):
         return 0.0
-    return float(gradient.norm())
+    return math.hypot(*(float(gradient.norm()) for gradient in gradients))
 
 
-def _outputs(like: Tensor) -> Iterator[Tensor]:
+def _floats(output: Any) -> list[Tensor]:
+    return [v for v in output_tensors(output) if v.is_floating_point()]
+
+
+def _outputs(like: Any) -> Iterator[Any]:
     """Yield outputs: the model's own, others around it, and those of common last layers."""
-    for dtype in (torch.float64, like.dtype):
-        own, other = like.to(dtype), _spread(like, 3.0).to(dtype)
-        yield from (own, own + other, 5 * other, -5 * other, torch.sigmoid(other), other.exp())
-        if like.ndim > 1:
-            yield from (other.softmax(dim=1), other.log_softmax(dim=1))
+    for exact in (True, False):
+        for change in _CHANGES:
+
+            def changed(values: Tensor, exact: bool = exact, change: _Change = change) -> Tensor:
+                if not values.is_floating_point():
+                    return values
+                dtype = torch.float64 if exact else values.dtype
+                return change(values.to(dtype), _spread(values, 3.0).to(dtype))
+
+            yield tree_map(changed, like)
+
+
+_Change = Callable[[Tensor, Tensor], Tensor]
+
+
+def _class_dimension(values: Tensor) -> int:
+    return 1 if values.ndim > 1 else 0
+
+
+# What becomes of an output and of other numbers of its shape.
+_CHANGES: tuple[_Change, ...] = (
+    lambda own, other: own,
+    lambda own, other: own + other,
+    lambda own, other: 5 * other,
+    lambda own, other: -5 * other,
+    lambda own, other: torch.sigmoid(other),
+    lambda own, other: other.exp(),
+    lambda own, other: other.softmax(dim=_class_dimension(other)),
+    lambda own, other: other.log_softmax(dim=_class_dimension(other)),
+)
 
 
 def _spread(like: Tensor, width: float) -> Tensor:

@@ -1,17 +1,29 @@
 """Any torch loss, taken example by example."""
 
 from collections.abc import Callable, Hashable
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor, nn
 from torch.func import vmap
 from torch.nn import functional
-from torch.utils._pytree import tree_map
+from torch.utils._pytree import tree_leaves, tree_map
 
 from privada.core.errors import ModelError
 
 Loss = Callable[[Any, Any], Tensor]
+
+
+@runtime_checkable
+class ExampleLosses(Protocol):
+    """A loss that gives the losses of all examples at once, each as if it were a batch of its own.
+
+    The engine holds it to the loop over examples, as it does every loss.
+    """
+
+    def example_losses(self, output: Any, target: Any) -> Tensor:
+        """Return one loss for each example."""
+
 
 # torch's own losses that are means or sums over elements: without reduction they give those.
 _ELEMENTWISE: dict[Any, Callable[..., Tensor]] = {
@@ -32,7 +44,7 @@ _CLASSES: dict[Any, Callable[..., Tensor]] = {
 }
 
 
-def one_example(loss: Loss, output: Tensor, target: Any) -> Tensor:
+def one_example(loss: Loss, output: Any, target: Any) -> Tensor:
     """Return the loss of a batch of one as a number without dimensions."""
     value = loss(output, target)
     if value.numel() != 1:
@@ -43,7 +55,7 @@ def one_example(loss: Loss, output: Tensor, target: Any) -> Tensor:
     return value.reshape(())
 
 
-def example_losses(loss: Loss, output: Tensor, target: Any) -> Tensor:
+def example_losses(loss: Loss, output: Any, target: Any) -> Tensor:
     """Return the loss of each example, each as if it were a batch of its own.
 
     torch's common losses are taken without their reduction; any other is mapped over the examples.
@@ -52,7 +64,7 @@ def example_losses(loss: Loss, output: Tensor, target: Any) -> Tensor:
     if quick is not None:
         return quick
 
-    def one(output: Tensor, target: Any) -> Tensor:
+    def one(output: Any, target: Any) -> Tensor:
         batch = tree_map(lambda t: t.unsqueeze(0), (output, target))
         return one_example(loss, *batch)
 
@@ -61,13 +73,18 @@ def example_losses(loss: Loss, output: Tensor, target: Any) -> Tensor:
     except ModelError:
         raise
     except Exception:  # whatever vmap cannot follow
-        rows = [one(output[i], tree_map(lambda t, i=i: t[i], target)) for i in range(len(output))]
+        count = len(tree_leaves(output)[0])
+        rows = [one(*tree_map(lambda t, i=i: t[i], (output, target))) for i in range(count)]
         return torch.stack(rows)
 
 
-def _quick(loss: Loss, output: Tensor, target: Any) -> Tensor | None:
+def _quick(loss: Loss, output: Any, target: Any) -> Tensor | None:
+    if isinstance(loss, ExampleLosses):
+        return loss.example_losses(output, target)
     kind = type(loss) if isinstance(loss, nn.Module) else loss
-    if not isinstance(target, Tensor) or not isinstance(kind, Hashable):
+    if not isinstance(output, Tensor) or not isinstance(target, Tensor):
+        return None
+    if not isinstance(kind, Hashable):
         return None
     reduction = getattr(loss, "reduction", "mean")
     if reduction == "none" or any(

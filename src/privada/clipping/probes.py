@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves, tree_map
 
-from privada.clipping.calling import call
+from privada.clipping.calling import call, of_tensors, output_tensors
 from privada.clipping.dependence import Dependence
 from privada.clipping.labels import NOBODY
 from privada.core.errors import ModelError
@@ -99,14 +99,15 @@ class _Probe:
         )
         with torch.enable_grad():
             outputs = self._outputs(Batch(inputs, batch.targets))
-            found = [outputs]
+            found = output_tensors(outputs)
             leaves = [v for v in tree_leaves(inputs) if v.requires_grad]
-            if leaves and isinstance(outputs, Tensor) and outputs.requires_grad:
+            slopes = [v for v in found if v.requires_grad]
+            if leaves and slopes:
                 with torch.random.fork_rng(devices=[]):
-                    total = (_pattern(outputs) * outputs).sum()
+                    total = torch.stack([(_pattern(v) * v).sum() for v in slopes]).sum()
                     gradients = torch.autograd.grad(total, leaves, allow_unused=True)
                 found += [g for g in gradients if g is not None]
-        return [f.detach() if isinstance(f, Tensor) else f for f in found]
+        return [f.detach() for f in found]
 
     # ------------------------------------------------------------------ looking
 
@@ -144,7 +145,8 @@ class _Probe:
                 "carry un-noised facts about the data. Leave it out."
             )
         with torch.no_grad():
-            if not _close(first, self._outputs(self._batch)):
+            again = output_tensors(self._outputs(self._batch))
+            if not all(map(_close, output_tensors(first), again)):
                 raise ModelError(_STAYS)
 
     def _written_from_examples(self) -> set[str]:
@@ -157,23 +159,31 @@ class _Probe:
                     for values in tree_leaves(inputs):
                         seen.own(values, first)
                     outputs = self._outputs(Batch(inputs, None))
-                labels = seen.labels(outputs)
+                labels = [seen.labels(v) for v in output_tensors(outputs)]
                 buffers = dict(self._model.named_buffers())
                 found = {n for n, v in buffers.items() if seen.labels(v) is not None}
         except Exception:  # what cannot be followed is left to the values
             return set()
-        if labels is not None and bool(((labels != NOBODY) & (labels <= size)).any()):
-            raise ModelError(_STAYS)
+        for each in labels:
+            if each is not None and bool(((each != NOBODY) & (each <= size)).any()):
+                raise ModelError(_STAYS)
         return found
 
     def _check_shape(self, outputs: Any) -> None:
         size = self._batch.size
-        if not isinstance(outputs, Tensor) or outputs.shape[:1] != (size,):
-            raise ModelError(
-                f"Expected the model to return one output per example (first dimension {size} for "
-                f"{size} examples), got {getattr(outputs, 'shape', type(outputs).__name__)}. "
-                "Return a tensor whose first dimension is the batch."
-            )
+        if not of_tensors(outputs):
+            got: Any = type(outputs).__name__
+        else:
+            wrong = [v.shape for v in output_tensors(outputs) if v.shape[:1] != (size,)]
+            if not wrong:
+                return
+            got = wrong[0]
+        raise ModelError(
+            f"Expected the model to return one output per example (first dimension {size} for "
+            f"{size} examples), got {got}. Return a tensor whose first dimension is the batch, or "
+            "a dictionary or tuple of such tensors. A model that averages a loss over the batch "
+            "must not be given its labels: keep them out of the inputs."
+        )
 
     def _shows_no_neighbours(self, batch: Batch, poisons: tuple[float | None, ...]) -> None:
         """Raise if an example's results change with what stands beside it."""
@@ -232,8 +242,6 @@ def _same(first: Tensor, second: Tensor) -> bool:
     )
 
 
-def _close(first: Any, second: Any) -> bool:
+def _close(first: Tensor, second: Tensor) -> bool:
     """Return whether results are the same but for rounding, which may follow from neighbours."""
-    if not isinstance(first, Tensor) or not isinstance(second, Tensor):
-        return True
     return bool(torch.isclose(first, second, rtol=1e-3, atol=1e-5, equal_nan=True).all())

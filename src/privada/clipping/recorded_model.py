@@ -9,12 +9,13 @@ from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
-from privada.clipping.calling import call
+from privada.clipping.calling import call, output_tensors
 from privada.clipping.combining import combine
 from privada.clipping.contributions import Contribution
 from privada.clipping.dependence import Dependence
@@ -94,12 +95,12 @@ class RecordedModel:
         pieces = {id(parameter): (name, piece) for parameter, name, piece in self._pieces}
         return Recorder(modules, pieces, RULES, layouts, whole, examples, asking)
 
-    def _forward(self, recorder: Recorder, batch: Batch, expected: Tensor | None = None) -> Tensor:
+    def _forward(self, recorder: Recorder, batch: Batch, expected: Any = None) -> Tensor:
         """Return the loss of each example."""
         with torch.enable_grad():
             with recorder.recording():
                 outputs = call(self.model, batch.inputs)
-            if expected is not None and outputs.shape != expected.shape:
+            if expected is not None and _shapes(outputs) != _shapes(expected):
                 raise NotFollowed("its output changes its shape")
             with recorder.watching():
                 losses = example_losses(self._loss, outputs, batch.targets)
@@ -107,9 +108,9 @@ class RecordedModel:
             self._refuse_hidden(outputs, losses)
         return losses
 
-    def _refuse_hidden(self, outputs: Tensor, losses: Tensor) -> None:
+    def _refuse_hidden(self, outputs: Any, losses: Tensor) -> None:
         """Raise if autograd reaches a parameter: what is recorded is cut off from it."""
-        if hidden := self._parameters.names_of(leaves(outputs)):
+        if hidden := self._parameters.names_of(leaves(*output_tensors(outputs))):
             raise NotFollowed(f"it uses {hidden} where that cannot be seen")
         if hidden := self._parameters.names_of(leaves(losses)):
             raise NotFollowed(f"its loss uses the parameters {hidden} itself")
@@ -373,6 +374,10 @@ def _ways_to_expand(use: ParameterUse) -> list[ExampleLayout]:
         return [new]
     # (1, positions) is a batch of one, (1,) more likely one position
     return [new, instead] if len(use.lead) == 1 else [instead, new]
+
+
+def _shapes(outputs: Any) -> list[torch.Size]:
+    return [tensor.shape for tensor in output_tensors(outputs)]
 
 
 def _record_bytes(recorder: Recorder) -> int:

@@ -234,7 +234,8 @@ class _Noted:
             self._visit(f"{name}{below}", value, depth)
 
     def _note_container(self, name: str, value: Any, depth: int) -> None:
-        pairs = value.items() if isinstance(value, dict) else enumerate(value)
+        # as it is kept: a dictionary of another kind may make anew what it is asked for
+        pairs = dict.items(value) if isinstance(value, dict) else enumerate(value)
         some = list(islice(pairs, _ITEMS))
         if not self._reading:
             self._spaces.append((name, value, _copied(value)))
@@ -501,7 +502,8 @@ def _cached_as(held: Any, then: Any, figures: dict[Any, Any]) -> bool:
     A dictionary may be a cache, which gains and loses entries; a list may have room for objects.
     """
     if then is None:
-        return all(_equal(held.get(key, each), each) for key, each in figures.items())
+        kept = _copied(held)
+        return all(_equal(kept.get(key, each), each) for key, each in figures.items())
     if len(held) != len(then):
         return False
     return all(_equal(held[key], each) for key, each in figures.items())
@@ -523,7 +525,8 @@ def _same(now: Any, then: Any) -> bool:
     except Exception:  # tensors and arrays that are not the same have no single answer
         pass
     if isinstance(now, dict):
-        return all(key in now and _equal(now[key], value) for key, value in then.items())
+        kept = _copied(now)
+        return all(key in kept and _equal(kept[key], value) for key, value in then.items())
     return all(_equal(one, other) for one, other in zip(now, then, strict=True))
 
 
@@ -576,7 +579,7 @@ def _values_alike(one: Tensor, other: Tensor) -> bool:
 def _copied(held: Any) -> Any:
     """Return a container of the same content, of a type whose copy means that."""
     if isinstance(held, dict):
-        return dict(held)
+        return {key: each for key, each in dict.items(held)}  # noqa: C416 - past its own methods
     kind = next(kind for kind in _CONTAINERS if isinstance(held, kind))
     return kind(held)
 

@@ -91,7 +91,7 @@ class Structure:
 
     Args:
         record: a pair (input, target) of tensors, arrays and numbers in tuples, lists and
-            dictionaries.
+            dictionaries; or one dictionary that has the target under "labels" or "label".
         dtype: what floats are converted to; whole numbers become int64.
         batched: whether records come as batches of one.
 
@@ -111,7 +111,7 @@ class Structure:
     def __init__(self, record: Any, dtype: torch.dtype, batched: bool = False) -> None:
         self._batched = batched
         self.leaves: list[Leaf] = []
-        self._root = self._of(record, dtype)
+        self._root = self._of(as_pair(record), dtype)
         if not isinstance(self._root, Places) or len(self._root.below) != 2:
             raise TypeError("a record is not a pair (input, target)")
         if not list(_leaves(self._root.below[0])):
@@ -134,7 +134,7 @@ class Structure:
 
     def put(self, record: Any, rows: "Rows", place: int) -> None:
         """Copy a record into the rows at a place; raise if it does not fit."""
-        values = self._root.parts(record)
+        values = self._root.parts(as_pair(record))
         if self._batched:
             values = (_only_one(value) for value in values)
         rows.put(values, place)
@@ -182,6 +182,40 @@ _OF_NUMPY = {
     torch.float16, torch.float32, torch.float64, torch.complex64, torch.complex128, torch.bool,
     torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64,
 }  # fmt: skip
+
+
+def target_of(record: Any) -> str | None:
+    """Return the name of the target of a record that is one dictionary; None of other records."""
+    if not isinstance(record, Mapping):
+        return None
+    return next((name for name in _TARGETS if name in record), None)
+
+
+def as_pair(record: Any) -> Any:
+    """Return a record that is one dictionary as a pair (input, target), its lists as arrays.
+
+    So are the rows of a Hugging Face data set, which gives sequences as lists.
+    """
+    target = target_of(record)
+    if target is None:
+        return record
+    inputs = {name: _array(value) for name, value in record.items() if name != target}
+    return inputs, _array(record[target])
+
+
+# The names of the target in a record that is one dictionary, the likelier first.
+_TARGETS = ("labels", "label")
+
+
+def _array(values: Any) -> Any:
+    """Return a list of numbers, or of such lists of one length, as an array."""
+    if not isinstance(values, list) or not values:
+        return values
+    try:
+        found = np.asarray(values)
+    except ValueError:  # lists of different lengths
+        return values
+    return found if found.dtype.kind in "biufc" else values
 
 
 def _kind(dtype: torch.dtype) -> str:

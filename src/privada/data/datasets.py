@@ -13,7 +13,7 @@ from privada.core.generators import own_generator
 from privada.core.hidden_streams import HiddenStreams, generator_of, hidden_generator
 from privada.core.randomness import SecureSource
 from privada.core.silence import pass_on_signals, settings_kept, silenced
-from privada.core.structure import Misfit, Rows, Structure, as_tensor
+from privada.core.structure import Misfit, Rows, Structure, as_pair, as_tensor, target_of
 from privada.core.validation import integer
 from privada.data.batch import Batch
 from privada.data.columns import Column, SparseColumn
@@ -44,9 +44,10 @@ class Pairs:
 class DatasetRecords:
     """Records of a map-style data set of (input, target), each read by itself.
 
-    `__getitem__` is asked for one record at a time, never `__getitems__`, in which records could
-    meet. A record is copied at once into the place that the structure has for it; one that raises,
-    or does not fit, leaves no trace.
+    A record may also be one dictionary that has the target under "labels" or "label"; `names` has
+    the names of its inputs, and that of its target. `__getitem__` is asked for one record at a
+    time, never `__getitems__`, in which records could meet. A record is copied at once into the
+    place that the structure has for it; one that raises, or does not fit, leaves no trace.
     """
 
     def __init__(
@@ -60,6 +61,7 @@ class DatasetRecords:
     ) -> None:
         self._dataset, self._device = dataset, device
         self._transform, self._collate = transform, collate
+        self.names: tuple[tuple[str, ...], str] | None = None
         self._structure = self._look(example, dtype)
         self._was_read = False
 
@@ -75,10 +77,14 @@ class DatasetRecords:
                 record = self._item(source, 0, streams) if example is None else example
                 step = "has something else"
                 if self._collate is None:
+                    self.names = _names(record)
                     return Structure(record, dtype)
                 step = "collate does not turn into a batch of one, given in a list of one"
-                found = Structure(self._collate([tree_map(_copied, record)]), dtype, batched=True)
-                if not self._grows(record, found, dtype):
+                batch = self._collate([tree_map(_copied, record)])
+                self.names = _names(batch)
+                found = Structure(batch, dtype, batched=True)
+                fixed = getattr(self._collate, "fixed_lengths", False)
+                if fixed or not self._grows(record, found, dtype):
                     return found
             except BaseException as error:
                 pass_on_signals(error)
@@ -93,7 +99,8 @@ class DatasetRecords:
         which = "first item" if example is None else "example"
         raise DataError(
             "Expected records that are pairs (input, target) of tensors, arrays or numbers, in "
-            f"tuples, lists or dictionaries, got a data set whose {which} {step} ({kind}). Read "
+            'tuples, lists or dictionaries, or dictionaries with "labels" among their entries, '
+            f"got a data set whose {which} {step} ({kind}). Read "
             "dataset[0], and apply transform and collate to it, to see why."
         )
 
@@ -176,14 +183,26 @@ def _copied(value: Any) -> Any:
 def _longer(record: Any) -> Any:
     """Return a dummy record, as long again as one that is given where that has a length."""
 
+    row = target_of(record) is not None  # where lists are sequences
+
     def doubled(value: Any) -> Any:
+        if row and _is_sequence(value):
+            return [0] * (2 * len(value) + 1)
         if isinstance(value, Tensor) and value.ndim:
             return torch.zeros((2 * len(value) + 1, *value.shape[1:]), dtype=value.dtype)
         if isinstance(value, np.ndarray) and value.ndim:
             return np.zeros((2 * len(value) + 1, *value.shape[1:]), dtype=value.dtype)
         return value
 
-    return tree_map(doubled, record)
+    return tree_map(doubled, record, is_leaf=_is_sequence if row else None)
+
+
+def _names(record: Any) -> tuple[tuple[str, ...], str] | None:
+    """Return the names of the inputs and of the target of a record that is one dictionary."""
+    target = target_of(record)
+    if target is None:
+        return None
+    return tuple(name for name in record if name != target), target
 
 
 def pad_to(length: int, value: float = 0, target: float | None = None) -> Collate:
@@ -192,7 +211,8 @@ def pad_to(length: int, value: float = 0, target: float | None = None) -> Collat
     Args:
         length: the length of the first dimension of every tensor or array of the input.
         value: what inputs are padded with.
-        target: what targets are padded with, such as -100; None leaves targets as they are.
+        target: what targets are padded with, such as -100; None leaves targets as they are. A
+            record that is one dictionary has its target under "labels" or "label".
 
     Guarantee: what becomes of a record depends on that record alone. `length` is public: choose it
     without looking at the records, since the longest is somebody's.
@@ -219,7 +239,7 @@ class _Padding:
 
     def __call__(self, records: list[Any]) -> Any:
         (record,) = records
-        inputs, targets = record
+        inputs, targets = as_pair(record)
         return self._all(inputs, self._value), self._all(targets, self._target)
 
     def _all(self, values: Any, filling: float | None) -> Any:

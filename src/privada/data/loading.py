@@ -1,5 +1,6 @@
 """From what a user gives to records, and what can be checked before any look."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -42,7 +43,8 @@ def load(
     given = data
     if isinstance(data, TensorDataset) and len(data.tensors) == 2:
         given = tuple(data.tensors)
-    if isinstance(given, (tuple, list)):
+    rows = isinstance(given, list) and given and isinstance(given[0], Mapping)
+    if isinstance(given, (tuple, list)) and not rows:
         records = _pair(given, dtype, device, transform, collate, example)
     elif isinstance(given, Dataset) or (
         hasattr(given, "__len__") and hasattr(given, "__getitem__")
@@ -120,13 +122,14 @@ def dummy_batch(records: Records, size: int = 3, seed: int = 0) -> Batch:
     return make_dummies(records.example, size, seed)
 
 
-def check_ranges(records: Records, model: nn.Module, loss: Any, outputs: Tensor) -> None:
+def check_ranges(records: Records, model: nn.Module, loss: Any, outputs: Any) -> None:
     """Raise if whole-number inputs or targets cannot be used with the model and the loss."""
     if not isinstance(records, ColumnRecords):
         return
     low, high = records.targets.bounds()
     kind = type(loss).__name__ if isinstance(loss, nn.Module) else getattr(loss, "__name__", "")
-    integer = not records.targets.rows(np.zeros(1, dtype=np.int64)).is_floating_point()
+    one = isinstance(outputs, Tensor)
+    integer = one and not records.targets.rows(np.zeros(1, dtype=np.int64)).is_floating_point()
     if kind in {"CrossEntropyLoss", "NLLLoss", "cross_entropy", "nll_loss"} and integer:
         ignored = getattr(loss, "ignore_index", -100)
         classes = outputs.shape[1] if outputs.ndim > 1 else outputs.shape[0]

@@ -13,7 +13,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 from privada import data
 from privada.accounting import events
 from privada.clipping import Batch
-from privada.clipping.calling import call
+from privada.clipping.calling import call, output_tensors
 from privada.clipping.dependence import Dependence
 from privada.clipping.labels import NOBODY, SEVERAL
 from privada.clipping.losses import Loss, example_losses
@@ -161,11 +161,13 @@ class Score:
                     f"examples, got shape {got}. Return a tensor, without averaging over examples "
                     "or squeezing a batch of one."
                 )
-        if isinstance(first, Tensor) and first.shape != _row(outputs, 0).shape:
-            raise ArgumentError(
-                f"Expected the model to return shape {tuple(_row(outputs, 0).shape)} for a single "
-                f"example, got {tuple(first.shape)}. Do not squeeze a batch of one."
-            )
+        pairs = zip(output_tensors(first), output_tensors(_row(outputs, 0)), strict=True)
+        for own, other in pairs:
+            if own.shape != other.shape:
+                raise ArgumentError(
+                    f"Expected the model to return shape {tuple(other.shape)} for a single "
+                    f"example, got {tuple(own.shape)}. Do not squeeze a batch of one."
+                )
         if not torch.isclose(
             torch.cat(alone).double(), found.double(), rtol=1e-3, atol=1e-5, equal_nan=True
         ).all():
@@ -224,7 +226,8 @@ def _row(values: Any, index: int) -> Any:
     return tree_map(lambda t: t[index : index + 1], values)
 
 
-def _right(outputs: Tensor, targets: Tensor) -> Tensor:
+def _right(output: Any, targets: Tensor) -> Tensor:
+    outputs: Tensor = getattr(output, "logits", output)
     if outputs.ndim > 1 and outputs.shape[1] > 1:
         right = outputs.argmax(dim=1) == targets
     else:
@@ -235,8 +238,8 @@ def _right(outputs: Tensor, targets: Tensor) -> Tensor:
 def accuracy() -> Score:
     """Return the share of records whose class is predicted rightly.
 
-    Outputs are one number for each class, or a single one that is positive for the second of two
-    classes; where a record has several targets, its share of right ones counts.
+    Outputs, or their `.logits`, are one number for each class, or a single one that is positive for
+    the second of two classes; where a record has several targets, its share of right ones counts.
 
     Guarantee: a record moves the sum by at most 1.
 
@@ -364,7 +367,9 @@ class Scorer:
         expected = int(self._population) * self._units.rows_per_unit  # public, and so is its use
         most = min(_CHUNK, (expected // _MULTIPLE + 1) * _MULTIPLE)
         room = most if self._score.keeps_apart(model, example, most) else 1
-        return find_padding(example, lambda batch: [call(model, batch.inputs)], room, expected)
+        return find_padding(
+            example, lambda batch: output_tensors(call(model, batch.inputs)), room, expected
+        )
 
     def _utilities(self, model: nn.Module, streams: HiddenStreams) -> Iterator[Tensor]:
         """Yield the utilities of all units; a record that fails counts as the worst."""
@@ -423,7 +428,7 @@ class Scorer:
             return None
 
     def _utilities_of(self, model: nn.Module, batch: Batch) -> Tensor:
-        outputs = call(model, batch.inputs)[: batch.size]
+        outputs = tree_map(lambda v: v[: batch.size], call(model, batch.inputs))
         return self._score.utilities(outputs, batch.without_dummies().targets)
 
 

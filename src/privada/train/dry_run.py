@@ -10,7 +10,7 @@ from torch import nn
 
 from privada import data as private_data
 from privada.clipping import Clipping, Engine, make_engine
-from privada.clipping.calling import call
+from privada.clipping.calling import call, of_tensors
 from privada.clipping.losses import Loss
 from privada.core.errors import ArgumentError, ModelError
 from privada.core.hidden_streams import hidden_generator
@@ -81,8 +81,11 @@ def dry_run(
             outputs = call(model, example.inputs)
     finally:
         model.train(training)
-    if not isinstance(outputs, torch.Tensor):
-        raise ModelError(f"Expected the model to return a tensor, got {type(outputs)}.")
+    if not of_tensors(outputs):
+        raise ModelError(
+            "Expected the model to return a tensor, or a dictionary or tuple of tensors, got "
+            f"{type(outputs)}."
+        )
     private_data.check_ranges(records, model, loss, outputs)
     return DryRun(engine, state)
 
