@@ -96,7 +96,7 @@ LOOKS = {
     "index": lambda t: t[0],
     "iterate": list,
     "truth": bool,
-    "detach": lambda t: t.detach(),
+    "detach": lambda t: t.detach().item(),
     "f-string": lambda t: f"{t:>10}",
     "percent": lambda t: "%.3f" % t,  # noqa: UP031
     "round": round,
@@ -377,12 +377,91 @@ def test_private_and_ordinary_tensors_do_not_mix():
         criterion(model(x), torch.tensor([0]))
 
 
-def test_a_closure_is_refused():
+def test_a_closure_runs_once_and_its_step_is_that_of_an_ordinary_loop():
+    ordinary, model, calls = zeroed(), zeroed(), []
+    run(make(ordinary, seed=4))
+    private, optimizer, criterion, loader = loop = make(model, seed=4)
+    for x, y in loader:
+
+        def closure(x=x, y=y):
+            calls.append(1)
+            optimizer.zero_grad()
+            loss = criterion(private(x), y)
+            loss.backward()
+            return loss
+
+        loss = optimizer.step(closure)
+        assert repr(loss) == "<private loss>"
+    assert len(calls) == loop.steps_done == 10
+    assert torch.equal(model.weight, ordinary.weight)
+
+
+def test_a_closure_without_a_backward_pass_or_with_two_is_refused():
     _, optimizer, criterion, loader = loop = make()
     x, y = next(iter(loader))
-    criterion(loop.model(x), y).backward()
-    with pytest.raises(pv.ArgumentError, match="closure"):
+    with pytest.raises(pv.ArgumentError, match=r"loss.backward\(\) before"):
         optimizer.step(lambda: 0.0)
+    criterion(loop.model(x), y).backward()
+    with pytest.raises(pv.ArgumentError, match="raise batch_size"):
+        optimizer.step(closure=criterion(loop.model(x), y).backward)
+    assert loop.steps_done == 0
+    assert all(p.grad is None for p in loop.model.parameters())  # and it can go on
+    optimizer.step(criterion(loop.model(x), y).backward)
+    assert loop.steps_done == 1
+
+
+def test_a_closure_is_not_run_beyond_the_plan():
+    loop = run(make())
+    with pytest.raises(pv.ArgumentError, match="planned 10 steps"):
+        loop._optimizer.step(lambda: pytest.fail("it ran"))
+
+
+def test_a_loss_is_divided_by_one_alone():
+    loop = make()
+    x, y = next(iter(loop.loader))
+    loss = loop.criterion(loop.model(x), y)
+    assert loss / 1 is loss
+    for divisor in (2, 1.0, True, torch.ones(())):
+        with pytest.raises(pv.PrivateValueError, match="without accumulation"):
+            loss / divisor
+    assert isinstance(loss, torch.Tensor)
+    with torch._C.DisableTorchFunctionSubclass(), pytest.raises(pv.PrivateValueError):
+        torch.Tensor.item(loss)
+
+
+def test_a_step_outside_of_the_autocast_of_its_model_is_refused():
+    model, optimizer, criterion, loader = loop = make()
+    x, y = next(iter(loader))
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        loss = criterion(model(x), y)
+    loss.backward()
+    with pytest.raises(pv.ArgumentError, match="32-true"):
+        optimizer.step()
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        optimizer.step()
+    assert loop.steps_done == 1
+
+
+def test_a_model_that_was_converted_after_the_loop_was_made_is_refused():
+    net = zeroed()
+    model, optimizer, criterion, loader = loop = make(net)
+    x, y = next(iter(loader))
+    net.double()
+    criterion(model(x), y).backward()
+    with pytest.raises(pv.ArgumentError, match=r"float32 on cpu, got torch\.float64"):
+        optimizer.step()
+    assert loop.ledger.charges() == ()
+
+
+def test_a_module_that_holds_the_private_model_is_saved_and_loaded_under_its_own_names():
+    net = nn.Sequential(nn.Linear(5, 3))
+    holder = nn.ModuleDict({"net": make(net).model})
+    assert list(holder.state_dict()) == ["net.0.weight", "net.0.bias"]
+    saved = {name: torch.full_like(value, 2.0) for name, value in holder.state_dict().items()}
+    holder.load_state_dict(saved)
+    assert bool((net[0].weight == 2.0).all())
+    with pytest.raises(RuntimeError, match="Unexpected"):
+        holder.load_state_dict(saved | {"net.1.bias": torch.ones(3)})
 
 
 def test_an_optimiser_of_other_parameters_is_refused():

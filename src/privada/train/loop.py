@@ -17,8 +17,10 @@ from privada.accounting import Budget, Ledger, Statement
 from privada.clipping import Clipping
 from privada.clipping.clips import THRESHOLD
 from privada.clipping.losses import Loss
+from privada.clipping.model_losses import ModelLoss
 from privada.core.deprecation import renamed_argument
 from privada.core.errors import ArgumentError
+from privada.core.ranks import refuse_several
 from privada.core.validation import positive, shown
 from privada.data import Collate, Transform
 from privada.mechanism import Noise
@@ -175,7 +177,8 @@ class PrivateLoop:
         self._run.share_model()
         # what the last step has found: the gradient, or the learning rate of the controller
         self._found: Tensor | float | None = None
-        self._ready = False
+        self._ready = self._autocast = False
+        self._as_made = self._type_and_device()
         self._rates: list[float] | None = None
         self.steps_done = 0
         self.model = PrivateModel(model, self)
@@ -243,6 +246,23 @@ class PrivateLoop:
         """Return the loss of tokens if it is the one that the loop was made with."""
         return same_loss(self, self._loss, function, args, kwargs)
 
+    @property
+    def names(self) -> tuple[tuple[str, ...], str] | None:
+        """The names of a record's inputs and that of its target, where it is one dictionary."""
+        return getattr(self._run.records, "names", None)
+
+    @property
+    def loss_of_model(self) -> bool:
+        """Whether the loss is the one that the model computes from labels."""
+        return isinstance(self._loss, ModelLoss)
+
+    def note_autocast(self) -> None:
+        """Note whether the model was called under autocast."""
+        self._autocast = self._autocast_now()
+
+    def _autocast_now(self) -> bool:
+        return torch.is_autocast_enabled(self._run.parameters.device.type)
+
     def mark_backward(self) -> None:
         """Note that a step is ready."""
         if self._ready:
@@ -255,21 +275,63 @@ class PrivateLoop:
             for parameter in group["params"]:
                 parameter.grad = PendingGradient.of(parameter)
 
-    def _before_step(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
-        if not self._ready:
-            raise ArgumentError(
-                "Expected loss.backward() before optimizer.step(), got a step without it. Call "
-                "loop.detach() first if the optimiser is to be used outside the private loop."
-            )
-        if args[1:] or kwargs.get("closure") is not None:
-            raise ArgumentError("Expected optimizer.step() without a closure, got one.")
+    def _before_step(
+        self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any
+    ) -> tuple[Any, dict[str, Any]] | None:
+        """Release what the step needs; return the arguments of a step whose closure has run."""
+        self._check_step()
+        closure = args[1] if len(args) > 1 else kwargs.get("closure")
+        if closure is None:
+            self._take_ready_step()
+            return None
+        try:  # it goes forward and backward, as Lightning's does
+            with torch.enable_grad():
+                loss = closure()
+            self._take_ready_step()
+        except BaseException:
+            self._forget_backward()
+            raise
+        return (args[0], lambda: loss), {}
+
+    def _check_step(self) -> None:
+        """Raise if no step can be taken, whatever is asked for."""
         if self.steps_done >= self.steps:
             raise ArgumentError(
                 f"Expected at most the planned {self.steps} steps, all of which are taken. "
                 "Plan more epochs or steps when making the loop: the noise depends on it."
             )
+        if self._run.settings.executor is None:
+            refuse_several(
+                "optimizer.step() of a private loop",
+                "Train in one process (devices=1 in Lightning), or make the loop in each with "
+                "executor=pv.execute.DataParallel() and keep a loop of your own.",
+            )
+        if (now := self._type_and_device()) != self._as_made:
+            raise ArgumentError(
+                f"Expected a model of the type and on the device that it had when the loop was "
+                f"made, {self._as_made}, got {now}. Convert and move it before the loop is made."
+            )
         if self._controlled:
             self._check_rates()
+
+    def _type_and_device(self) -> str:
+        first = next(p for p in self._module.parameters() if p.requires_grad)
+        return f"{first.dtype} on {first.device}"
+
+    def _take_ready_step(self) -> None:
+        """Release what a step needs, once a backward pass has asked for it."""
+        if not self._ready:
+            raise ArgumentError(
+                "Expected loss.backward() before optimizer.step(), got a step without it. Call "
+                "loop.detach() first if the optimiser is to be used outside the private loop."
+            )
+        if self._autocast and not self._autocast_now():
+            raise ArgumentError(
+                "Expected optimizer.step() under the same torch.autocast as the model, got a step "
+                "outside of it: gradients are made when the optimiser steps. Put the making of "
+                "the loop and the step under torch.autocast too, or leave it out (precision="
+                "'32-true' in Lightning)."
+            )
         before = self._module.training
         self._module.train()
         try:
@@ -278,6 +340,14 @@ class PrivateLoop:
             self._module.train(before)
         self._ready = False
         self.steps_done += 1
+
+    def _forget_backward(self) -> None:
+        """Return to where no backward pass has asked for a step."""
+        self._ready = False
+        for group in self._optimizer.param_groups:
+            for parameter in group["params"]:
+                if isinstance(parameter.grad, PendingGradient):
+                    parameter.grad = None
 
     def _release(self) -> None:
         """Do what a step releases; on all ranks, if there are several."""
@@ -327,10 +397,7 @@ class PrivateLoop:
     def detach(self) -> None:
         """Return unused charges and give the optimiser back to ordinary use."""
         self._run.gradients.account.refund_unused()
-        for group in self._optimizer.param_groups:
-            for parameter in group["params"]:
-                if isinstance(parameter.grad, PendingGradient):
-                    parameter.grad = None
+        self._forget_backward()
         self._hook.remove()
 
     def epsilon(self, delta: float | None = None) -> float:

@@ -24,6 +24,17 @@ class Loop(Protocol):
     def steps(self) -> int:
         """The number of steps of the whole run."""
 
+    @property
+    def names(self) -> tuple[tuple[str, ...], str] | None:
+        """The names of a record's inputs and that of its target, where it is one dictionary."""
+
+    @property
+    def loss_of_model(self) -> bool:
+        """Whether the loss is the one that the model computes from labels."""
+
+    def note_autocast(self) -> None:
+        """Note whether the model was called under autocast."""
+
     def take_loss(self, function: Any, args: Any, kwargs: dict[str, Any]) -> "PrivateLoss":
         """Return the loss of tokens if it is the one that the loop was made with."""
 
@@ -125,8 +136,73 @@ def _leaves(values: Any) -> Iterator[Any]:
         yield values
 
 
-class PrivateLoss(PrivateToken):
-    """Stands for the loss of a private step: it can be differentiated, not read."""
+class PrivateOutput(PrivateToken):
+    """Stands for what a model gives; it has a loss if the model was given its labels."""
+
+    def __init__(self, loop: Loop, labelled: bool) -> None:
+        super().__init__("output", loop)
+        self._labelled = labelled
+
+    @property
+    def loss(self) -> "PrivateLoss":
+        """The loss that a model of transformers computes from its labels."""
+        if not self._labelled:
+            raise ArgumentError(
+                "Expected a model that was given its labels, got a call without them, or records "
+                "that are no dictionaries with labels. Call model(**batch), or the criterion that "
+                "the loop gives."
+            )
+        if not self._loop.loss_of_model:
+            raise ArgumentError(
+                "Expected the loss that the loop was made with, got the one that the model has "
+                "inside. Call the criterion that the loop gives, or make the loop with "
+                "privada.huggingface.ModelLoss(model)."
+            )
+        return PrivateLoss("loss", self._loop)
+
+
+class PrivateLoss(PrivateToken, torch.Tensor):  # type: ignore[misc]
+    """Stands for the loss of a private step: it can be differentiated, not read.
+
+    It is a tensor without a value, since frameworks such as Lightning take nothing else for a loss.
+    """
+
+    # What may be asked of it, beside what begins with an underscore.
+    _HARMLESS = ("backward", "to", "cuda", "cpu", "detach", "clone", "requires_grad")
+
+    def __new__(cls, kind: str, loop: Loop) -> "PrivateLoss":
+        """Return a token without memory behind it."""
+        made: PrivateLoss = torch.Tensor._make_wrapper_subclass(cls, ())
+        return made
+
+    @classmethod
+    def __torch_dispatch__(  # type: ignore[override]
+        cls, function: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        """Refuse what comes past torch's functions, as torch.tensor(loss) does."""
+        token = next(each for each in _leaves((args, kwargs)) if isinstance(each, PrivateToken))
+        token._refuse(f"given to torch's {function}")
+
+    requires_grad = True
+
+    def detach(self) -> "PrivateLoss":
+        """Return itself: there is no value to be cut off."""
+        return self
+
+    def clone(self, **kwargs: Any) -> "PrivateLoss":
+        """Return itself: there is no value to be copied."""
+        return self
+
+    def __truediv__(self, divisor: Any) -> "PrivateLoss":
+        """Return itself divided by one, as by the number of batches that are accumulated."""
+        if type(divisor) is not int or divisor != 1:
+            self._refuse("used in arithmetic")
+        return self
+
+    def __getattribute__(self, name: str) -> Any:
+        if not name.startswith("_") and name not in PrivateLoss._HARMLESS:
+            self._refuse(f"asked for .{name}")
+        return object.__getattribute__(self, name)
 
     def backward(
         self,
@@ -250,12 +326,30 @@ class PrivateModel(nn.Module):
         super().__init__()
         self.module = module
         self.__dict__["_loop"] = loop
+        self.register_load_state_dict_pre_hook(_with_prefix)  # type: ignore[no-untyped-call]
 
     def forward(self, *inputs: Any, **named: Any) -> Any:
         """Return a token for tokens, the module's output for tensors."""
         if any(isinstance(value, PrivateToken) for value in (*inputs, *named.values())):
-            return PrivateToken("output", self._loop)
+            self._loop.note_autocast()
+            return PrivateOutput(self._loop, self._labelled(inputs, named))
         return self.module(*inputs, **named)
+
+    def _labelled(self, inputs: tuple[Any, ...], named: dict[str, Any]) -> bool:
+        """Return whether the labels are among the inputs; raise unless they are a record's."""
+        names = self._loop.names
+        if names is None:
+            return False
+        wanted, target = names
+        given = set(named) - {target}
+        if inputs or given != set(wanted) or not all(map(_is_token, named.values())):
+            raise ArgumentError(
+                f"Expected the model to be given what a record has, {', '.join(wanted)}, got "
+                f"{', '.join(sorted(given)) or 'inputs without names'}: when the step is taken it "
+                "is called with all of them and nothing else. Call model(**batch), remove "
+                "columns from the data set, and set other arguments in the model's configuration."
+            )
+        return target in named
 
     def state_dict(self, *args: Any, **kwargs: Any) -> Any:
         """Return the module's own state, without a prefix."""
@@ -272,8 +366,23 @@ class PrivateModel(nn.Module):
             return getattr(super().__getattr__("module"), name)
 
 
+def _is_token(value: Any) -> bool:
+    return isinstance(value, PrivateToken)
+
+
+def _with_prefix(module: nn.Module, state: dict[str, Any], prefix: str, *rest: Any) -> None:
+    """Rename what is loaded from the names of the user's module, under which it is saved."""
+    own = [name for name in state if name.startswith(prefix)]
+    if any(name.startswith(f"{prefix}module.") for name in own):
+        return  # of a module that has a part of this name, or as a wrapper has saved it
+    for name in own:
+        state[f"{prefix}module.{name[len(prefix) :]}"] = state.pop(name)
+
+
 class PrivateLoader:
-    """Gives as many pairs of tokens as an epoch has steps, until the planned steps are taken.
+    """Gives as many batches of tokens as an epoch has steps, until the planned steps are taken.
+
+    A batch is a pair, or a dictionary of tokens where records are dictionaries.
 
     The plan has ceil(epochs n / batch_size) steps, so the last of several passes may be shorter.
     """
@@ -284,11 +393,19 @@ class PrivateLoader:
     def __len__(self) -> int:
         return self._per_epoch
 
-    def __iter__(self) -> Iterator[tuple[PrivateToken, PrivateToken]]:
+    def __iter__(self) -> Iterator[Any]:
         for _ in range(self._per_epoch):
             if self._loop.steps_done >= self._loop.steps:
                 return
-            yield PrivateToken("input", self._loop), PrivateToken("target", self._loop)
+            yield self._batch()
+
+    def _batch(self) -> Any:
+        names = self._loop.names
+        if names is None:
+            return PrivateToken("input", self._loop), PrivateToken("target", self._loop)
+        inputs, target = names
+        batch = {name: PrivateToken("input", self._loop) for name in inputs}
+        return batch | {target: PrivateToken("target", self._loop)}
 
 
 def same_loss(
