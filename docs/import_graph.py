@@ -28,6 +28,7 @@ WHAT = {
     "defaults": "settings without tuning",
     "tables": "from files to features",
     "train": "state, step, trainer, loop",
+    "huggingface": "models of transformers",
     "execute": "where sums are computed",
     "selection": "the price of tuning",
     "models": "architectures by name",

@@ -15,6 +15,7 @@ PACKAGES = (
     "privada.clipping",
     "privada.execute",
     "privada.federated",
+    "privada.huggingface",
     "privada.preconditioning",
     "privada.methods",
     "privada.mechanism",

@@ -31,6 +31,7 @@ ORDER = [
     {"defaults"},
     {"tables"},
     {"train"},
+    {"huggingface"},
     {"execute"},
     {"selection"},
     {"models"},
