@@ -37,6 +37,12 @@ def test_what_is_said_is_kept_and_the_rest_follows():
     assert (said.batch_size, said.epochs, said.method.clip, said.method.lr) == (100, 2, 3.0, 0.7)
 
 
+def test_the_rate_of_a_number_begins_at_a_sixth():
+    usual, number = (defaults.settings(60_000, numbers=each).method.lr for each in (False, True))
+    assert 6 * number(0) == pytest.approx(usual(0), rel=1e-3)
+    assert defaults.settings(60_000, numbers=True, lr=0.7).method.lr == 0.7
+
+
 @pytest.mark.parametrize("name", ["batch", "epochs", "clip", "lr"])
 @pytest.mark.parametrize("value", [0.0, -1.0, math.nan, "x"])
 def test_rubbish_is_refused_by_name(name, value):

@@ -15,6 +15,9 @@ EPOCHS = 30.0
 # How far noise alone moves a weight over a run at a constant rate; where a rate that falls begins,
 # times the root of the number of steps; and where gradients are clipped.
 _DRIFT, _FIRST, CLIP = 0.3, 0.6, 0.5
+# The latter for a target that is a number: a squared error does not level off as a class does that
+# is predicted well, and a rate that is too high adds noise to each prediction.
+_FIRST_OF_NUMBERS = 0.1
 # How many public examples a step looks at.
 _PUBLIC_BATCH = 256
 
@@ -116,11 +119,13 @@ def settings(
     epochs: float | None = None,
     clip: float | None = None,
     lr: float | None = None,
+    numbers: bool = False,
 ) -> Defaults:
     """Return what to train with where nothing, or not all, is said.
 
     The learning rate begins at 0.6 / sqrt(steps) and falls evenly towards zero: noise moves a
-    weight by about 0.35 over the run, and little in the last steps.
+    weight by about 0.35 over the run, and little in the last steps. With `numbers`, for a target
+    that is a number and the squared error, it begins at 0.1 / sqrt(steps).
 
     Guarantee: it depends on the number of records and on what is said alone, all of it public.
 
@@ -136,7 +141,7 @@ def settings(
     size = float(batch_size(records)) if batch is None else positive("batch_size", batch)
     length = EPOCHS if epochs is None else positive("epochs", epochs)
     steps = math.ceil(length * records / size)
-    first = float(f"{_FIRST / math.sqrt(steps):.4g}")
+    first = float(f"{(_FIRST_OF_NUMBERS if numbers else _FIRST) / math.sqrt(steps):.4g}")
     rate = falling(first, steps) if lr is None else positive("lr", lr)
     bound = CLIP if clip is None else positive("clip", clip)
     return Defaults(DPAdamWOSM(lr=rate, clip=bound), size, length)

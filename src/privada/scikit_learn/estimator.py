@@ -93,7 +93,7 @@ class PrivateEstimator(CloneFamily, BaseEstimator):  # type: ignore[misc]
         prepared = self._preparation(inputs, targets)
         seen = digest(inputs, targets) if seed is None else None
         targets = self._scaled_targets(targets)
-        chosen = self._settings(records)
+        chosen = self._settings(records, numbers=outputs == 1)
         hidden = self._widths() if self.model == "mlp" else ()
         self.architecture_ = Architecture(self.model, int(inputs.shape[1]), outputs, hidden)
         with hidden_generator(make_source(seed, "weights"), torch.device("cpu")):
@@ -182,17 +182,18 @@ class PrivateEstimator(CloneFamily, BaseEstimator):  # type: ignore[misc]
                     others.append(other.name)
             yield ledger, others
 
-    def _settings(self, records: int) -> defaults.Defaults:
-        given = {"batch": self.batch_size, "epochs": self.epochs}
+    def _settings(self, records: int, *, numbers: bool) -> defaults.Defaults:
+        usual = defaults.settings(
+            records, batch=self.batch_size, epochs=self.epochs, clip=self.clip, lr=self.lr,
+            numbers=numbers,
+        )  # fmt: skip
         if isinstance(self.method, Method):
             if self.lr is not None or self.clip is not None:
                 raise ArgumentError(
                     "Expected lr and clip to be left out where method is a method with settings of "
                     f"its own, got lr={self.lr!r}, clip={self.clip!r}. Set them in the method."
                 )
-            usual = defaults.settings(records, **given)
             return defaults.Defaults(self.method, usual.batch_size, usual.epochs)
-        usual = defaults.settings(records, clip=self.clip, lr=self.lr, **given)
         if self.method is None or self.method == "dp-adam-wosm":
             return usual
         method = defaults.named(self.method, lr=self.lr, clip=self.clip)

@@ -268,7 +268,7 @@ def _make_trainer(
 ) -> tuple[Trainer, Architecture]:
     chosen = defaults.settings(
         data.population, batch=options.batch_size, epochs=options.epochs, clip=options.clip,
-        lr=options.lr,
+        lr=options.lr, numbers=data.outputs == 1,
     )  # fmt: skip
     method = chosen.method
     if options.method not in (None, _USUAL_METHOD):
