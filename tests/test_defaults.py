@@ -43,6 +43,14 @@ def test_the_rate_of_a_number_begins_at_a_sixth():
     assert defaults.settings(60_000, numbers=True, lr=0.7).method.lr == 0.7
 
 
+@pytest.mark.parametrize(
+    ("records", "columns", "bins"),
+    [(500, 1, 16), (499, 1, 8), (20, 1, 8), (19, 1, 0), (10_000, 20, 16), (100, 20, 0), (0, 0, 0)],
+)
+def test_bins_are_fewer_where_records_are_few_for_each_column(records, columns, bins):
+    assert defaults.bins(records, columns) == bins
+
+
 @pytest.mark.parametrize("name", ["batch", "epochs", "clip", "lr"])
 @pytest.mark.parametrize("value", [0.0, -1.0, math.nan, "x"])
 def test_rubbish_is_refused_by_name(name, value):

@@ -18,6 +18,8 @@ _DRIFT, _FIRST, CLIP = 0.3, 0.6, 0.5
 # The latter for a target that is a number: a squared error does not level off as a class does that
 # is predicted well, and a rate that is too high adds noise to each prediction.
 _FIRST_OF_NUMBERS = 0.1
+# How many bins a number of a table has, from so many records for each column of numbers on.
+_BINS = ((500, 16), (20, 8))
 # How many public examples a step looks at.
 _PUBLIC_BATCH = 256
 
@@ -36,6 +38,21 @@ def batch_size(records: int) -> int:
     """
     records = integer("records", records)
     return int(max(1, min(records // 3, 2 ** round(math.log2(5 * math.sqrt(records))))))
+
+
+def bins(records: int, columns: int) -> int:
+    """Return how many bins each of some columns of numbers has, for a linear model.
+
+    They are 16, 8 or none, by how many records there are for each column: noise adds to every
+    feature, and few records cannot make up for many.
+
+    Example:
+        >>> from privada import defaults
+        >>> defaults.bins(39_000, 6), defaults.bins(4000, 15), defaults.bins(500, 30)
+        (16, 8, 0)
+    """
+    each = integer("records", records, least=0) / max(1, integer("columns", columns, least=0))
+    return next((found for least, found in _BINS if each >= least), 0)
 
 
 def learning_rate(steps: int) -> float:

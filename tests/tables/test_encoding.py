@@ -59,6 +59,61 @@ def test_missing_numbers(missing, row):
     assert made[3].tolist() == [0.0] * len(row)
 
 
+def test_bins_share_a_value_between_the_two_points_that_it_lies_between():
+    made = inputs(Number(0, 100, bins=5), [0, 25, 30, 99, -7, 1e300, None])
+    assert made[:, 1:] == pytest.approx(
+        np.array(
+            [
+                [1, 0, 0, 0, 0],
+                [0, 1, 0, 0, 0],
+                [0, 0.8, 0.2, 0, 0],
+                [0, 0, 0, 0.04, 0.96],
+                [1, 0, 0, 0, 0],
+                [0, 0, 0, 0, 1],
+                [0, 0, 0, 0, 0],
+            ]
+        ),
+        abs=1e-6,
+    )
+    assert made[:, :1].tolist() == inputs(Number(0, 100), [0, 25, 30, 99, -7, 1e300, None]).tolist()
+
+
+def test_bins_stand_evenly_on_the_scale_and_go_with_a_flag():
+    made = inputs(Number(-99, 99, "log", "flag", bins=3), [0, 9, None])
+    assert made == pytest.approx(
+        np.array([[0, 0, 0, 1, 0], [0.5, 0, 0, 0.5, 0.5], [0, 1, 0, 0, 0]])
+    )
+    names = Schema(YES_NO, {"x": Number(0, 1, missing="flag", bins=2)}).features
+    assert names == ("x", "x (missing)", "x (bin 0)", "x (bin 1)")
+
+
+@given(
+    st.floats(-1e6, 1e6), st.floats(1e-3, 1e6), st.integers(2, 40),
+    st.sampled_from(["linear", "log"]),
+    st.lists(st.floats(allow_infinity=False), max_size=5),
+)  # fmt: skip
+def test_a_row_has_at_most_two_bins_which_sum_to_one_and_hold_its_value(
+    low, span, bins, scale, held
+):
+    try:
+        kind = Number(low, low + span, scale, bins=bins)
+    except ArgumentError:
+        assume(False)
+    made = inputs(kind, [*held, None])
+    shares, known = made[:, 1:].astype(float), ~np.isnan([*held, np.nan])
+    assert shares.min() >= 0
+    assert ((shares > 0).sum(axis=1) <= 2).all()
+    assert shares.sum(axis=1) == pytest.approx(known.astype(float), abs=1e-6)
+    # the points are evenly between -1 and 1, so that the value is their average
+    assert shares @ np.linspace(-1, 1, bins) == pytest.approx(made[:, 0].astype(float), abs=1e-5)
+
+
+@pytest.mark.parametrize("bins", [1, -1, 2.5, "8", None, True])
+def test_a_number_of_bins_that_cannot_be_is_refused(bins):
+    with pytest.raises(ArgumentError, match="bins"):
+        Number(0, 1, bins=bins)
+
+
 def test_the_log_scale_is_odd_and_keeps_the_bounds():
     made = inputs(Number(-99, 99, scale="log"), [-99, -9, 0, 9, 99])[:, 0]
     np.testing.assert_allclose(made, [-1, -0.5, 0, 0.5, 1], atol=1e-6)
@@ -281,7 +336,7 @@ rows = st.fixed_dictionaries(
     {"n": numbers, "c": cells, "h": cells, "t": cells, "y": st.sampled_from(["no", "yes"])}
 )
 ALONE = {
-    "n": Number(-2, 5, missing="flag"),
+    "n": Number(-2, 5, missing="flag", bins=4),
     "c": Category(["1", "a"], other=True),
     "h": Hashed(4),
     "t": Text(features=8),
@@ -346,7 +401,7 @@ def test_a_row_is_encoded_the_same_whatever_the_others_are(
     st.integers(0, 7),
 )
 def test_that_holds_for_numbers_and_words_in_arrays_too(values, place):
-    schema = Schema(YES_NO, {"n": Number(-10, 1000, "log"), "c": Hashed(16), "t": Text()})
+    schema = Schema(YES_NO, {"n": Number(-10, 1000, "log", bins=8), "c": Hashed(16), "t": Text()})
     texts = [f"{value} " * (1 + i) for i, value in enumerate(values)]
     table = Table({"n": np.array(values), "c": np.array(values), "t": texts})
     place %= len(values)

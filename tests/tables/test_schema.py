@@ -112,7 +112,10 @@ names = st.text(st.characters(blacklist_categories=["Cs"]), min_size=1)
 bounds = st.tuples(st.floats(-1e6, 1e6), st.floats(1e-3, 1e300))
 kinds = (
     st.builds(
-        lambda pair, s: Number(pair[0], sum(pair), s), bounds, st.sampled_from(["linear", "log"])
+        lambda pair, s, bins: Number(pair[0], sum(pair), s, bins=bins),
+        bounds,
+        st.sampled_from(["linear", "log"]),
+        st.sampled_from([0, 2, 16]),
     )
     | st.builds(Hashed, st.integers(2, 99))
     | st.builds(
@@ -288,6 +291,8 @@ def test_paths_follow_a_schema_to_another_folder(tmp_path):
         ({"a": Matrix(500, 0, 1, sparse=True)}, True),
         ({f"n{i}": Number(0, 1) for i in range(100)} | {"a": Hashed(256)}, False),
         ({f"n{i}": Hashed(200) for i in range(10)}, True),
+        ({f"n{i}": Number(0, 1, bins=16) for i in range(100)}, False),
+        ({f"n{i}": Number(0, 1, bins=32) for i in range(100)}, True),
     ],
 )
 def test_wide_features_of_few_entries_are_sparse(columns, sparse):

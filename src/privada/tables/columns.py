@@ -4,6 +4,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from privada.core.errors import ArgumentError
 from privada.core.validation import integer, one_of, printable_text
 from privada.tables.bounds import Numbers, check_bounds, to_unit_interval
@@ -22,13 +25,22 @@ class Number:
             feature of its own).
         bounds: "given"; "estimate" where `estimate_bounds` is to find them; "estimated" where it
             has; or "default" where it found nothing, which is 2^20 either way on the log scale.
+        bins: how many features there are beside it, by which a linear model can follow a bend: from
+            `low` to `high`, evenly on the scale, stand so many points, and a value is shared
+            between the two that it lies between, the more the nearer. 0 for none.
 
-    Guarantee: a feature in [-1, 1], whatever the value.
+    Guarantee: features in [-1, 1], whatever the value. Those of the bins sum to 1.
+
+    Edge cases: a missing value is in no bin.
 
     Example:
         >>> from privada.tables import Number
         >>> Number(low=0, high=100).unit([-5.0, 25.0, 100.0])
         array([-1. , -0.5,  1. ])
+        >>> Number(low=0, high=100, bins=3).features("age")
+        ['age', 'age (bin 0)', 'age (bin 1)', 'age (bin 2)']
+        >>> Number(low=0, high=100, bins=3).shares([0.0, 25.0]).tolist()
+        [[1.0, 0.0, 0.0], [0.5, 0.5, 0.0]]
     """
 
     low: float | None = None
@@ -36,10 +48,13 @@ class Number:
     scale: str = "linear"
     missing: str = "middle"
     bounds: str = "given"
+    bins: int = 0
 
     def __post_init__(self) -> None:
         check_bounds(self.low, self.high, self.bounds, self.scale)
         one_of("missing", self.missing, ("low", "middle", "flag"))
+        if integer("bins", self.bins, least=0) == 1:
+            raise ArgumentError("Expected bins = 0, for none, or at least 2, got bins=1.")
 
     def unit(self, values: Any) -> Numbers:
         """Return values clipped to the bounds and mapped to [-1, 1]."""
@@ -47,7 +62,18 @@ class Number:
 
     def features(self, column: str) -> list[str]:
         """Return the names of the features."""
-        return [column, f"{column} (missing)"] if self.missing == "flag" else [column]
+        flag = [f"{column} (missing)"] if self.missing == "flag" else []
+        return [column, *flag, *(f"{column} (bin {place})" for place in range(self.bins))]
+
+    def shares(self, values: Any) -> NDArray[np.float32]:
+        """Return how much of each value is in each bin; nothing of NaN is in any."""
+        mapped = self.unit(values)
+        rows = np.flatnonzero(~np.isnan(mapped))
+        place = (mapped[rows] + 1) / 2 * (self.bins - 1)
+        below = np.minimum(place.astype(np.int64), self.bins - 2)
+        made = np.zeros((len(mapped), self.bins), dtype=np.float32)
+        made[rows, below], made[rows, below + 1] = 1 - (place - below), place - below
+        return made
 
 
 @dataclass(frozen=True)

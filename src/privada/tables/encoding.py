@@ -218,7 +218,9 @@ def _number(table: Table, name: str, kind: Number, schema: Schema) -> Any:
     values = table.numbers(name, schema.missing)
     absent = np.isnan(values)
     filled = np.where(absent, -1.0 if kind.missing == "low" else 0.0, kind.unit(values))
-    return np.column_stack([filled, absent] if kind.missing == "flag" else [filled])
+    flag = [absent] if kind.missing == "flag" else []
+    bins = [kind.shares(values)] if kind.bins else []
+    return np.column_stack([filled.astype(np.float32), *flag, *bins])
 
 
 def _mixed(table: Table, name: str, kind: Mixed, schema: Schema) -> Any:

@@ -154,8 +154,9 @@ def default_bounds(schema: Schema) -> Schema:
     Example:
         >>> from privada.tables import Classes, Number, Schema, default_bounds
         >>> schema = Schema(Classes("sick", ["no", "yes"]), {"age": Number(bounds="estimate")})
-        >>> default_bounds(schema).columns["age"]
-        Number(low=-1048576.0, high=1048576.0, scale='log', missing='middle', bounds='default')
+        >>> found = default_bounds(schema).columns["age"]
+        >>> found.low, found.high, found.scale, found.bounds
+        (-1048576.0, 1048576.0, 'log', 'default')
     """
     return schema.with_bounds(dict.fromkeys(schema.pending))
 

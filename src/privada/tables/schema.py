@@ -141,8 +141,7 @@ class Schema:
         for column, kind in self.columns.items():
             if isinstance(kind, Text) or (isinstance(kind, Matrix) and kind.sparse):
                 return True
-            few = not isinstance(kind, (Number, Date, Matrix))
-            filled += 1 if few else len(kind.features(column))
+            filled += _most_filled(kind, column)
         return len(self.features) >= max(_SPARSE_WIDTH, _SPARSE_SHARE * filled)
 
     @property
@@ -302,6 +301,13 @@ class Schema:
         """Write the schema as a TOML file, in place of one that exists."""
         folder = as_path("path", path).parent
         write_text(path, self.to_toml(comment, folder), replace=True)
+
+
+def _most_filled(kind: ColumnType, column: str) -> int:
+    """Return how many features of a column can differ from zero in one row, at most."""
+    if isinstance(kind, Number):
+        return len(kind.features(column)) - kind.bins + min(kind.bins, 2)
+    return len(kind.features(column)) if isinstance(kind, (Date, Matrix)) else 1
 
 
 def _estimated(bounds: tuple[float, float] | None) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from privada.core.errors import ArgumentError, DataError
 from privada.tables.private_bounds import bounds_question
 from privada.tables.private_classes import FAILURE_SHARE, classes_question
 from privada.workflows.options import TableOptions
-from privada.workflows.table_rows import TableRows, target_name
+from privada.workflows.table_rows import TableRows, target_name, with_bins
 
 Target = tables.Classes | tables.Range
 
@@ -137,7 +137,7 @@ def ask_and_encode(
     schema, said = rows.schema, rows.assumptions
     if schema is None:
         target = pending.target or _found_classes(rows, options, pending, ledger, run)
-        schema = _schema_of_types(rows.types, options, target)
+        schema = _schema_of_types(rows, options, target)
     if pending.queries.bounds:
         schema = tables.estimate_bounds(
             rows.private, schema, ledger=ledger, run=run, seed=options.seed,
@@ -160,7 +160,7 @@ def encode_known(rows: TableRows, options: TableOptions) -> TrainingData:
                 f"Expected the classes of {options.target!r} to be known before a search, got "
                 "none. Name them with --class, once for each, or give --schema or --public."
             )
-        schema = _schema_of_types(rows.types, options, target)
+        schema = _schema_of_types(rows, options, target)
     if schema.pending:
         raise ArgumentError(
             f"Expected bounds of {', '.join(map(repr, schema.pending))} to be known before a "
@@ -204,7 +204,7 @@ def _provisional_schema(
     if rows.schema is not None:
         return rows.schema
     made_up = tables.Classes(target_name(options), ("0", "1"))
-    return _schema_of_types(rows.types, options, target or made_up)
+    return _schema_of_types(rows, options, target or made_up)
 
 
 def _known_target(types: Mapping[str, str | int], options: TableOptions) -> Target | None:
@@ -232,9 +232,7 @@ def _found_classes(
     return tables.Classes(column, found, others="leave-out")
 
 
-def _schema_of_types(
-    types: Mapping[str, str | int], options: TableOptions, target: Target
-) -> tables.Schema:
+def _schema_of_types(rows: TableRows, options: TableOptions, target: Target) -> tables.Schema:
     """Return a schema from names and types alone; bounds are left to a query."""
     kinds: dict[str, Callable[[], Any]] = {
         "number": lambda: tables.Number(bounds="estimate"),
@@ -244,7 +242,7 @@ def _schema_of_types(
         "words": tables.Text,
     }
     columns = {}
-    for name, kind in types.items():
+    for name, kind in rows.types.items():
         if isinstance(kind, int):
             raise ArgumentError(
                 f"Expected a schema for the matrix {name!r}, whose bounds cannot be estimated. "
@@ -252,5 +250,5 @@ def _schema_of_types(
             )
         if name != options.target:
             columns[name] = kinds[kind]()
-    schema = tables.Schema(target, columns)
+    schema = with_bins(tables.Schema(target, columns), options, rows.units)
     return schema if options.person is None else schema.with_person(options.person)

@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from privada import tables
+from privada import defaults, tables
 from privada.core.errors import ArgumentError, DataError
 from privada.tables.encoding import public_texts
 from privada.workflows.options import TableOptions
@@ -93,7 +93,10 @@ def read_rows(path: Path, options: TableOptions, known: Path | None = None) -> T
             *said,
             f"Rows with one value of column {options.person!r} are one {options.unit}'s.",
         )
-    return TableRows(private, public, schema, types, said, persons)
+    rows = TableRows(private, public, schema, types, said, persons)
+    if schema is None or not types:
+        return rows
+    return replace(rows, schema=with_bins(schema, options, rows.units))
 
 
 def check_names(path: Path, options: TableOptions) -> None:
@@ -224,3 +227,14 @@ def _schema_of_public_rows(
     if options.person is not None:
         drafted = drafted.with_person(options.person)
     return drafted, (said,)
+
+
+def with_bins(schema: tables.Schema, options: TableOptions, units: int) -> tables.Schema:
+    """Return a schema that no user wrote with bins of numbers, which a linear model gains by."""
+    if options.model != "linear":
+        return schema
+    columns = schema.columns.items()
+    numbers = {name: kind for name, kind in columns if isinstance(kind, tables.Number)}
+    bins = defaults.bins(units, len(numbers))
+    binned = {name: replace(kind, bins=bins) for name, kind in numbers.items()}
+    return replace(schema, columns={**schema.columns, **binned})
