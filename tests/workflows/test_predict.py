@@ -59,7 +59,7 @@ def test_a_file_is_whole_or_not_there(model, table, tmp_path, monkeypatch):
     monkeypatch.setattr("privada.workflows.new_rows._NUMBERS", 1)
 
     def dies(*_):
-        if len(drafts := list(tmp_path.glob(".p.csv*"))) == 1 and drafts[0].exists():
+        if len(drafts := list(tmp_path.glob(".p.*"))) == 1 and drafts[0].exists():
             raise KeyboardInterrupt
 
     monkeypatch.setattr("os.fsync", dies)

@@ -8,6 +8,7 @@ import typer
 from privada import __version__
 from privada.cli.deferred import defer_accountants
 from privada.cli.demo import demo
+from privada.cli.export import export
 from privada.cli.federated import federated
 from privada.cli.ledger import commands as ledger_commands
 from privada.cli.papers import papers
@@ -53,7 +54,7 @@ def _options(
     """
 
 
-for command in (demo, plan, schema, train, predict, tune, report):
+for command in (demo, plan, schema, train, predict, export, tune, report):
     app.command()(command)
 app.add_typer(ledger_commands, name="ledger")
 app.command()(papers)

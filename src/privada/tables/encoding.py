@@ -284,11 +284,16 @@ def _hashed(table: Table, name: str, kind: Hashed, schema: Schema) -> Any:
 def _text(table: Table, name: str, kind: Text, schema: Schema) -> Any:
     absent = frozenset(schema.missing)
     vocabulary = schema.vocabularies[name]
-    weights = None
-    if kind.public_text is not None:
-        weights = inverse_frequencies(vocabulary.counts(public_texts(name, kind, schema)))
+    weights = word_weights(name, kind, schema)
     texts = (None if text in absent else text for text in table.texts(name))
     return weighted(vocabulary.counts(texts), kind.weighting, weights, kind.unit_norm)
+
+
+def word_weights(name: str, kind: Text, schema: Schema) -> NDArray[np.float32] | None:
+    """Return what counts of words are multiplied by, None for nothing."""
+    if kind.public_text is None:
+        return None
+    return inverse_frequencies(schema.vocabularies[name].counts(public_texts(name, kind, schema)))
 
 
 def public_texts(name: str, kind: Text, schema: Schema) -> NDArray[Any]:

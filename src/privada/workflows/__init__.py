@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from privada.workflows.demonstration import DemoResult, DemoRun, demo
+    from privada.workflows.export import export_model
     from privada.workflows.federated import new_federated_app
     from privada.workflows.ledger import (
         accept_ledger,
@@ -40,6 +41,7 @@ __all__ = [
     "default_space",
     "demo",
     "draft_schema",
+    "export_model",
     "find_papers",
     "ledger_contents",
     "load",
@@ -70,6 +72,7 @@ _HOMES = {
     "default_space": "tune",
     "demo": "demonstration",
     "draft_schema": "schema",
+    "export_model": "export",
     "find_papers": "papers",
     "ledger_contents": "ledger",
     "load": "private_model",

@@ -1,6 +1,5 @@
 """Predictions written to a file, and scores on rows that are public."""
 
-import contextlib
 import csv
 import os
 from collections.abc import Iterator, Sequence
@@ -12,6 +11,7 @@ import numpy as np
 
 from privada import tables
 from privada.core.errors import ArgumentError, DataError
+from privada.workflows.new_file import new_file
 from privada.workflows.private_model import PrivateModel
 
 PREDICTION = "prediction"
@@ -85,28 +85,8 @@ def write_predictions(
     """
     if not isinstance(output, (str, os.PathLike)):
         return _write(model, rows, output, proba, columns)
-    place = Path(output)
-    if place.exists():
-        raise ArgumentError(
-            f"Expected a new file for predictions, got {str(place)!r}, which exists. Give another "
-            "path, or remove it."
-        )
-    draft = place.with_name(f".{place.name}.{os.urandom(4).hex()}.new")
-    try:
-        with draft.open("x", encoding="utf-8", newline="") as file:
-            written = _write(model, rows, file, proba, columns)
-            file.flush()
-            os.fsync(file.fileno())
-        draft.rename(place)
-    except OSError as error:
-        raise ArgumentError(
-            f"Cannot write {str(place)!r}: {error.strerror}. Make room, or give a path that can "
-            "be written."
-        ) from None
-    finally:
-        with contextlib.suppress(OSError):
-            draft.unlink()
-    return written
+    with new_file(Path(output)) as draft, draft.open("w", encoding="utf-8", newline="") as file:
+        return _write(model, rows, file, proba, columns)
 
 
 def _write(

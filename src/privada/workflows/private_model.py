@@ -101,6 +101,12 @@ class PrivateModel:
         encoded = (new_rows.encode(table, self.schema, before) for before, table in found)
         return np.concatenate([_dense(each) for each in encoded])
 
+    def export(self, path: str | os.PathLike[str], *, proba: bool = False) -> Path:
+        """Write the network as .onnx or .pt2; see `privada.workflows.export_model`."""
+        from privada.workflows.export import export_model
+
+        return export_model(self, path, proba=proba)
+
     def check_classifier(self) -> None:
         """Raise if the model predicts numbers."""
         if not isinstance(self.schema.target, tables.Classes):
