@@ -62,10 +62,8 @@ def test_json_is_for_machines(command):
     found = json.loads(command("out", "new.csv", "--json", "--output", "p.csv")[1])
     assert found == {"rows": 2, "output": "p.csv"}
     found = json.loads(command("out", "new.csv", "--json", "--score", "--public")[1])
-    assert [metric["name"] for metric in found["metrics"]] == [
-        "accuracy", "area under the ROC curve",
-    ]  # fmt: skip
-    assert found["metrics"][0]["baseline"] == 0.5
+    assert list(found["metrics"]) == ["accuracy", "area under the ROC curve"]
+    assert found["metrics"]["accuracy"]["baseline"] == 0.5
 
 
 def test_it_prints_scores_of_rows_that_are_declared_public(command):

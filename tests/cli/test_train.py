@@ -75,7 +75,7 @@ def test_a_run_by_a_schema_fills_a_folder(folder, train):
     names = {path.name for path in (folder / "out").iterdir()}
     assert names == {
         "config.json", "history.json", "ledger", "metrics.json", "model.json",
-        "model.safetensors", "report.html", "schema.toml", "statement.json",
+        "model_card.md", "model.safetensors", "report.html", "schema.toml", "statement.json",
         "statement.txt",
     }  # fmt: skip
     ledger = pv.Ledger(folder / "out" / "ledger")

@@ -55,8 +55,8 @@ def test_a_search_writes_a_folder(table, tuned):
     assert "PRIVACY STATEMENT" in result.stdout
     names = {path.name for path in output.iterdir()}
     assert names == {
-        "model.safetensors", "model.json", "schema.toml", "statement.txt", "statement.json",
-        "tuning.json", "report.html",
+        "model_card.md", "model.safetensors", "model.json", "schema.toml", "statement.txt",
+        "statement.json", "tuning.json", "report.html",
     }  # fmt: skip
     model, facts = load(output)
     assert model(torch.zeros(2, len(facts["features"]))).shape == (2, 2)

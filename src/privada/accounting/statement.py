@@ -168,7 +168,8 @@ class Statement:
             lines.append(f"{purpose}, run {run}{mark}: {releases}; {what}.")
         return lines or ["nothing"]
 
-    def __str__(self) -> str:
+    def facts(self) -> list[tuple[str, str]]:
+        """Return what was protected, spent and done, as names and values in their order."""
         relation = RELATIONS_IN_WORDS[self.relation].format(unit=self.unit)
         budget = (
             "none was set"
@@ -176,7 +177,7 @@ class Statement:
             else f"epsilon {formatting.epsilon(self.budget.epsilon)} at delta "
             f"{formatting.delta(self.budget.delta)}"
         )
-        facts = [
+        return [
             ("Data set", self.dataset),
             ("Protects", f"each {self.unit}: {relation}"),
             ("Epsilon", f"{formatting.epsilon(self.epsilon)} for everything on the ledger"),
@@ -190,14 +191,19 @@ class Statement:
             ("Noise", self.noise),
             ("Ledger", f"{self.ledger}; {self.counting}" if self.counting else self.ledger),
         ]
-        parts = ["PRIVACY STATEMENT", "", _wrap(self.promise()), ""]
-        parts += [_wrap(value, f"{name:<12} ") for name, value in facts]
-        sections: Sequence[tuple[str, Sequence[str]]] = (
+
+    def sections(self) -> list[tuple[str, Sequence[str]]]:
+        """Return the lists below the facts, each with its title."""
+        return [
             ("Charged so far", self._spent()),
             ("This rests on", self.assumptions),
             ("This does not cover", self.not_covered),
-        )
-        for title, items in sections:
+        ]
+
+    def __str__(self) -> str:
+        parts = ["PRIVACY STATEMENT", "", _wrap(self.promise()), ""]
+        parts += [_wrap(value, f"{name:<12} ") for name, value in self.facts()]
+        for title, items in self.sections():
             parts += ["", f"{title}:"] + [_wrap(item, "  - ") for item in items]
         return "\n".join(parts)
 

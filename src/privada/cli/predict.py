@@ -85,7 +85,7 @@ def predict(
         return
     facts: dict[str, object] = {}
     if metrics is not None:
-        facts["metrics"] = [each.to_dict() for each in metrics]
+        facts["metrics"] = metrics
     if output is not None:
         rows = write_predictions(model, table, output, proba=proba, columns=kept)
         facts |= {"rows": rows, "output": str(output)}
@@ -94,7 +94,7 @@ def predict(
     if as_json:
         typer.echo(json.dumps(facts, indent=2))
         return
-    for each in metrics or ():
-        typer.echo(f"{each.name}: {each.value:.4g} (baseline: {each.baseline:.4g})")
+    for name, found in (metrics or {}).items():
+        typer.echo(f"{name}: {found['value']:.4g} (baseline: {found['baseline']:.4g})")
     if output is not None:
         typer.echo(f"Wrote {facts['rows']:,} predictions to {output}.")

@@ -21,7 +21,8 @@ def report(
 
     The page is one file that needs no network. Several folders
     are compared on it. With --ledger it shows everything that
-    is charged by now, later runs included.
+    is charged by now, later runs included. The model cards in
+    the folders are written anew.
 
     $ privada report best
 

@@ -1,6 +1,5 @@
 """What the report shows: runs, each with its statement, history, metrics and settings."""
 
-import json
 import math
 import os
 from collections.abc import Mapping, Sequence
@@ -19,6 +18,7 @@ from privada.report.checks import (
     check_membership,
     is_number,
 )
+from privada.report.json_files import read_json
 from privada.report.statements import statement_of
 
 if TYPE_CHECKING:
@@ -188,16 +188,16 @@ class Entry:
                 f"Expected a folder of results, got {str(folder)!r}, which is "
                 f"{'a file' if folder.exists() else 'not there'}. Give the --output of a run."
             )
-        statement = _read(folder / "statement.json")
+        statement = read_json(folder / "statement.json")
         if statement is None:
             raise ArgumentError(
                 f"Expected a folder of results, got {str(folder)!r}, which has no statement.json. "
                 "Give the --output of a run."
             )
-        tuning = _read(folder / "tuning.json")
+        tuning = read_json(folder / "tuning.json")
         tuned = {} if tuning is None else check_mapping("tuning.json", tuning)
-        history, metrics = _read(folder / "history.json"), _read(folder / "metrics.json")
-        configuration = _read(folder / "config.json")
+        history, metrics = read_json(folder / "history.json"), read_json(folder / "metrics.json")
+        configuration = read_json(folder / "config.json")
         try:
             return cls(
                 name=(folder.resolve().name or str(folder)) if name is None else name,
@@ -208,7 +208,7 @@ class Entry:
                 prices=tuned.get("prices"),
                 chosen=tuned.get("how"),
                 tried=tuned.get("tried") or None,
-                membership=_read(folder / "membership.json"),
+                membership=read_json(folder / "membership.json"),
             )
         except ArgumentError as error:
             raise ArgumentError(f"Cannot use the folder {str(folder)!r}: {error}") from error
@@ -245,19 +245,3 @@ def _settings(tuned: Mapping[str, Any]) -> dict[str, Any]:
     }
     found.update({words: tuned[name] for name, words in labels.items() if name in tuned})
     return found
-
-
-def _read(path: Path) -> Any:
-    """Return what a file of JSON holds, None if there is no such file."""
-    try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        return None
-    except OSError as error:
-        raise ArgumentError(
-            f"Cannot read {str(path)!r}: {error.strerror}. Check the permissions."
-        ) from error
-    except (ValueError, RecursionError) as error:
-        raise ArgumentError(
-            f"Expected JSON in {str(path)!r}, got something that is damaged or of another format."
-        ) from error

@@ -88,7 +88,7 @@ def write(
         )
     if not entries and ledger is None:
         raise ArgumentError("Expected at least one entry, or a ledger, got neither.")
-    _save(target, page(entries, title=title, ledger=ledger))
+    save_whole(target, page(entries, title=title, ledger=ledger))
     return target
 
 
@@ -198,7 +198,7 @@ def _packed() -> Markup:
     )
 
 
-def _save(target: Path, content: str) -> None:
+def save_whole(target: Path, content: str) -> None:
     """Write a file so that a crash leaves the old one or the new one, never a part."""
     draft = target.with_name(f".{target.name}.{os.urandom(4).hex()}.new")
     try:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from privada.workflows.options import TrainOptions, TuneOptions, parse_space, read_options
     from privada.workflows.papers import Paper, find_papers
     from privada.workflows.plan import plan_budget
-    from privada.workflows.predict import Metric, score, write_predictions
+    from privada.workflows.predict import score, write_predictions
     from privada.workflows.private_model import PrivateModel, load
     from privada.workflows.report import write_report
     from privada.workflows.schema import draft_schema
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 __all__ = [
     "DemoResult",
     "DemoRun",
-    "Metric",
     "Paper",
     "PrivateModel",
     "TrainOptions",
@@ -60,7 +59,6 @@ __all__ = [
 _HOMES = {
     "DemoResult": "demonstration",
     "DemoRun": "demonstration",
-    "Metric": "predict",
     "Paper": "papers",
     "PrivateModel": "private_model",
     "TrainOptions": "options",

@@ -3,7 +3,6 @@
 import csv
 import os
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import IO, Any
 
@@ -18,28 +17,7 @@ PREDICTION = "prediction"
 _DIGITS = 9  # as many as a float32 has
 
 
-@dataclass(frozen=True)
-class Metric:
-    """How a model does on some rows, and how its baseline does, which knows no column.
-
-    Attributes:
-        name: such as "accuracy".
-        value: the model's.
-        baseline: that of the most common class, or of the mean.
-
-    Example:
-        >>> from privada.workflows import Metric
-        >>> Metric("accuracy", 0.84, baseline=0.76).to_dict()
-        {'name': 'accuracy', 'value': 0.84, 'baseline': 0.76}
-    """
-
-    name: str
-    value: float
-    baseline: float
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the metric as plain values."""
-        return asdict(self)
+Scores = dict[str, dict[str, float]]
 
 
 def write_predictions(
@@ -135,8 +113,8 @@ def _rounded(value: Any) -> Any:
 # ---------------------------------------------------------------------- scores
 
 
-def score(model: PrivateModel, rows: Any, *, public: bool = False) -> list[Metric]:
-    """Return how a model does on rows that have the target, each metric with its baseline.
+def score(model: PrivateModel, rows: Any, *, public: bool = False) -> Scores:
+    """Return how a model does on rows that have the target: value and baseline, by metric.
 
     For classes these are the accuracy and, where there are two, the area under the ROC curve; for
     numbers, the coefficient of determination R^2 and the root mean squared error. The baseline is
@@ -210,22 +188,26 @@ def _no_target(column: str) -> DataError:
 
 def _scores_of_classes(
     truth: Any, predicted: Any, chances: Any, classes: tuple[str, ...]
-) -> list[Metric]:
+) -> Scores:
     from sklearn.metrics import roc_auc_score
 
     _, counts = np.unique(truth.astype(str), return_counts=True)
     right = float(np.mean(truth.astype(str) == predicted))
-    found = [Metric("accuracy", right, float(counts.max() / len(truth)))]
+    found = {"accuracy": _beside(right, float(counts.max() / len(truth)))}
     if len(classes) == 2 and set(truth) == set(classes):
         area = float(roc_auc_score(truth == classes[1], chances[:, 1]))
-        found.append(Metric("area under the ROC curve", area, 0.5))
+        found["area under the ROC curve"] = _beside(area, 0.5)
     return found
 
 
-def _scores_of_numbers(truth: Any, predicted: Any, column: str) -> list[Metric]:
+def _scores_of_numbers(truth: Any, predicted: Any, column: str) -> Scores:
     if np.isnan(truth).any():
         raise _no_target(column)
     error = float(np.mean((truth - predicted) ** 2))
     spread = float(np.var(truth))
-    root = Metric("root mean squared error", error**0.5, spread**0.5)
-    return [Metric("R^2", 1 - error / spread, 0.0), root] if spread > 0 else [root]
+    found = {"R^2": _beside(1 - error / spread, 0.0)} if spread > 0 else {}
+    return found | {"root mean squared error": _beside(error**0.5, spread**0.5)}
+
+
+def _beside(value: float, baseline: float) -> dict[str, float]:
+    return {"value": value, "baseline": baseline}

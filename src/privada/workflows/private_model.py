@@ -16,6 +16,7 @@ from torch import nn
 from privada import models, tables
 from privada.accounting import Statement
 from privada.core.errors import ArgumentError, DataError, ModelError
+from privada.report import model_card
 from privada.report.statements import statement_of
 from privada.workflows import new_rows
 
@@ -82,6 +83,11 @@ class PrivateModel:
             raise ArgumentError(
                 f"Cannot read the statement {str(path)!r}: {error} Restore it from a copy."
             ) from None
+
+    @property
+    def card(self) -> str:
+        """The model card, as Markdown."""
+        return model_card(self.path)
 
     def predict(self, rows: Any) -> NDArray[Any]:
         """Return the class of each row, or its number where the target is one."""

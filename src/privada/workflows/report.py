@@ -7,7 +7,7 @@ from pathlib import Path
 from privada.accounting import Ledger
 from privada.accounting.ledger import exists, in_words
 from privada.core.errors import ArgumentError
-from privada.report import Entry, write
+from privada.report import Entry, write, write_model_card
 from privada.workflows.charges import has_ledger
 
 
@@ -20,7 +20,7 @@ def write_report(
 ) -> Path:
     """Write one HTML page about output folders of runs, and return its path.
 
-    This is what `privada report` does.
+    The model cards in the folders are written anew. This is what `privada report` does.
 
     Args:
         folders: output folders of `train_table` and `tune_table`.
@@ -33,7 +33,8 @@ def write_report(
 
     Guarantee: no private value is read; the page shows statements, public metrics and settings.
 
-    Edge cases: neither folders nor a ledger, and a ledger that does not exist, are refused.
+    Edge cases: a folder that may not be written keeps its card. Neither folders nor a ledger, and a
+    ledger that does not exist, are refused.
 
     Example:
         >>> import privada as pv
@@ -54,6 +55,10 @@ def write_report(
         Entry.of_folder(place, name=str(place) if name in alike else None)
         for place, name in zip(places, names, strict=True)
     ]
+    for place in places:
+        has_model = all((place / name).exists() for name in ("model.json", "schema.toml"))
+        if has_model and os.access(place, os.W_OK):
+            write_model_card(place)
     if ledger is None:
         return write(entries, Path(output), title=title)
     if not has_ledger(ledger):  # a ledger that is not there would be made

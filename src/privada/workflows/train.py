@@ -23,7 +23,7 @@ from privada.execute.helpers import helpers
 from privada.models import Architecture, save
 from privada.query.executor import Execution
 from privada.query.scores import Score, accuracy, bounded_loss, public_score
-from privada.report import Entry, write
+from privada.report import Entry, write, write_model_card
 from privada.tables.files import write_durably
 from privada.train.trainer import Trainer
 from privada.workflows.declarations import declare_run, tally_of_run
@@ -326,6 +326,7 @@ def _write_results(trained: TrainedTable, folder: RunFolder) -> None:
         classes=list(target.classes) if isinstance(target, tables.Classes) else None,
         features=list(schema.features),
         method=trainer.method.describe(),
+        units=trained.data.population,
     )
     chosen = {
         "method": trainer.method.describe(),
@@ -347,3 +348,4 @@ def _write_results(trained: TrainedTable, folder: RunFolder) -> None:
     for name, text in texts.items():
         (output / name).write_text(text, encoding="utf-8")
     write([Entry.of_folder(output)], output / "report.html")
+    write_model_card(output)

@@ -14,7 +14,7 @@ from privada.accounting import Ledger, Statement
 from privada.accounting.ledger import exists
 from privada.methods import get
 from privada.models import Architecture, save
-from privada.report import Entry, write
+from privada.report import Entry, write, write_model_card
 from privada.selection.candidates import Candidate
 from privada.selection.prices import in_each_way
 from privada.selection.search import Selection, select
@@ -224,7 +224,7 @@ def _tune(table: Path, options: TuneOptions, output: Path | None, progress: bool
     architecture = factory.architecture(found.settings.get("hidden"))
     tuned = TunedTable(found, architecture, data.schema, space, data.assumptions)
     if output is not None:
-        _write_results(output, tuned)
+        _write_results(output, tuned, data.population)
     return tuned
 
 
@@ -255,7 +255,7 @@ def _select(
     )
 
 
-def _write_results(output: Path, tuned: TunedTable) -> None:
+def _write_results(output: Path, tuned: TunedTable, units: int) -> None:
     found, schema = tuned.selection, tuned.schema
     target = schema.target
     with new_folder(output) as folder:
@@ -267,6 +267,7 @@ def _write_results(output: Path, tuned: TunedTable) -> None:
             classes=list(target.classes) if isinstance(target, tables.Classes) else None,
             features=list(schema.features),
             settings=found.settings,
+            units=units,
         )
         (folder / "schema.toml").write_text(schema.to_toml(folder=output), encoding="utf-8")
         (folder / "statement.txt").write_text(f"{tuned.statement}\n", encoding="utf-8")
@@ -275,3 +276,4 @@ def _write_results(output: Path, tuned: TunedTable) -> None:
             json.dumps(tuned.to_dict(), indent=2) + "\n", encoding="utf-8"
         )
         write([Entry.of_folder(folder, name=output.name)], folder / "report.html")
+        write_model_card(folder, name=output.name)
