@@ -400,3 +400,34 @@ def test_a_statement_that_is_damaged_is_named(model):
             (model.path / "statement.json").write_text(content)
         with pytest.raises(pv.ArgumentError, match=r"statement\.json"):
             _ = pv.load(model.path).statement
+
+
+# ---------------------------------------------------------------------- directories of old
+
+OLD = Path(__file__).parent / "folders"
+PEOPLE = {"age": [10, 50, 90, None], "ward": ["a", "b", "a", None], "sick": ["no", "yes", "", None]}
+
+
+def test_a_directory_of_version_0_2_0_predicts():
+    # as version 0.2.0 computed it: privada.models.load, tables.encode_inputs and a softmax
+    expected = [0.0014401674392679512, 0.09244972654089147, 0.9996573768922198, 0.8418874839337636]
+    loaded = pv.load(OLD / "0.2.0")
+    assert np.allclose(loaded.predict_proba(PEOPLE)[:, 1], expected, rtol=0, atol=1e-6)
+    assert loaded.predict(PEOPLE).tolist() == ["no", "no", "yes", "yes"]
+    assert loaded.statement.epsilon <= 3
+    assert loaded.trained_on == "visits.csv"
+    assert one_line(loaded.statement.promise()) in one_line(loaded.card)
+
+
+def test_a_directory_of_version_0_1_predicts():
+    # as version 0.1 computed it, by a network with a hidden layer
+    rows = PEOPLE | {"sick": ["no", "yes", None, "yes"]}
+    expected = [52.79265213012695, 58.96686553955078, 51.289533615112305, 56.179325103759766]
+    loaded = pv.load(OLD / "0.1")
+    assert np.allclose(loaded.predict(rows), expected, rtol=0, atol=1e-3)
+    assert loaded.statement.unit == "record"
+    assert "a number between 4 and 256, which a charged query has found" in loaded.card
+
+
+def one_line(words):
+    return " ".join(words.replace("\\", "").split())
