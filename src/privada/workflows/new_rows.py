@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -152,15 +153,14 @@ def _reading_schema(
 
     The target has another name than any column: it is not read.
     """
-    as_such = (tables.Number, tables.Matrix)
     columns: dict[str, Any] = {
-        name: kind if isinstance(kind, as_such) else tables.Hashed()
+        name: tables.Hashed() if isinstance(kind, tables.Text) else kind
         for name, kind in used_columns(schema).items()
     }
     for name in names:
         columns.setdefault(name, tables.Hashed() if name in keep else tables.Ignore())
     unread = max(columns, key=len) + "'"
-    return tables.Schema(tables.Range(unread, 0, 1), columns, schema.missing)
+    return replace(schema, target=tables.Range(unread, 0, 1), columns=columns)
 
 
 # ---------------------------------------------------------------------- values in memory

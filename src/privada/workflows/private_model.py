@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -14,11 +14,11 @@ from numpy.typing import NDArray
 from torch import nn
 
 from privada import models, tables
-from privada.accounting import Statement
 from privada.core.errors import ArgumentError, DataError, ModelError
-from privada.report import model_card
-from privada.report.statements import statement_of
 from privada.workflows import new_rows
+
+if TYPE_CHECKING:
+    from privada.accounting import Statement
 
 # Numbers that go into the model at a time.
 _NUMBERS = 1 << 22
@@ -74,8 +74,10 @@ class PrivateModel:
         return self.schema.features
 
     @cached_property
-    def statement(self) -> Statement:
+    def statement(self) -> "Statement":
         """What was promised to the people whose rows the model was trained on."""
+        from privada.report.statements import statement_of
+
         path = self.path / _STATEMENT
         try:
             return statement_of(json.loads(path.read_text(encoding="utf-8")))
@@ -87,6 +89,8 @@ class PrivateModel:
     @property
     def card(self) -> str:
         """The model card, as Markdown."""
+        from privada.report import model_card
+
         return model_card(self.path)
 
     def predict(self, rows: Any) -> NDArray[Any]:
