@@ -9,7 +9,18 @@ from markdown_it import MarkdownIt
 
 import privada as pv
 from privada.report import Entry, model_card, write_model_card
-from privada.tables import Category, Classes, Hashed, Ignore, Number, Range, Schema, Text
+from privada.tables import (
+    Category,
+    Classes,
+    Date,
+    Hashed,
+    Ignore,
+    Mixed,
+    Number,
+    Range,
+    Schema,
+    Text,
+)
 from privada.workflows import TrainOptions, TuneOptions, train_table, tune_table, write_report
 from tests.report.conftest import results, trained
 from tests.workflows.saved_models import saved
@@ -22,6 +33,8 @@ SICK = Schema(
         "pay": Number(-1, 1, bounds="estimated"),
         "ward": Category(["a", "b"], other=True),
         "town": Hashed(),
+        "grade": Mixed(0, 9, bounds="default"),
+        "seen": Date("2000-01-01", "2020-01-01", parts=["month", "hour"]),
     },
 )
 
@@ -72,7 +85,9 @@ def test_it_says_what_the_statement_says(folder):
     assert "ward category 2 values, or another one" in words
     assert "sick target one of no, yes" in words
     assert "None: there were no public rows" in words
-    assert "from 4 columns" in words
+    assert "from 6 columns" in words
+    assert "place between 2000-01-01 and 2020-01-01, with its month, hour" in words
+    assert "by default, since no query has found any; other text hashed to 32" in words
     assert html.count("<h1>") == 1
     assert 'pv.load("out")' in model_card(place)
 

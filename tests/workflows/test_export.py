@@ -7,6 +7,7 @@ import math
 import re
 import sys
 import warnings
+from datetime import UTC, datetime
 
 import numpy as np
 import onnx
@@ -15,7 +16,19 @@ import pytest
 import torch
 
 import privada as pv
-from privada.tables import Category, Classes, Hashed, Ignore, Matrix, Number, Range, Schema, Text
+from privada.tables import (
+    Category,
+    Classes,
+    Date,
+    Hashed,
+    Ignore,
+    Matrix,
+    Mixed,
+    Number,
+    Range,
+    Schema,
+    Text,
+)
 from tests.workflows.saved_models import saved
 
 COLUMNS = {
@@ -25,6 +38,9 @@ COLUMNS = {
     "height": Number(1, 2),
     "ward": Category(["a", "b"], other=True),
     "town": Hashed(7),
+    "grade": Mixed(0, 9, scale="log", buckets=5),
+    "seen at": Date("2000-01-01", "2020-06-01T12:00", ["month", "weekday", "hour"], missing="flag"),
+    "born": Date("1900-01-01", "2000-01-01", ["day"], format="%d.%m.%Y"),
     "note": Text(features=40),
     "review": Text(vocabulary="words.txt", public_text="docs.txt", weighting="tf-idf"),
     "seen": Text(features=9, weighting="presence", unit_norm=False),
@@ -35,6 +51,9 @@ ROWS = {
     "height": [1.5, None, 1.75, 99],
     "ward": ["a", "z", None, "b"],
     "town": ["Ulm", None, "7", "Bonn"],
+    "grade": ["7", "B", None, "-3.5"],
+    "seen at": ["2010-05-06T07:08", None, "1999-01-01", "2015-12-31T23:59:00+05:00"],
+    "born": ["06.05.1954", None, "31.12.2011", "01.01.1900"],
     "note": ["It's late, late", None, "", "Words words"],
     "review": ["good bad good", "unknown", None, "Good!"],
     "seen": ["a b a", "c", None, ""],
@@ -119,6 +138,15 @@ def by_rules(described, row):
         digest = hashlib.blake2b(text.encode(), digest_size=8).digest()
         return int.from_bytes(digest, "big") % width
 
+    def number(value, kind):
+        low, high = (scaled(kind[end], kind["scale"]) for end in ("low", "high"))
+        value = scaled(min(max(value, kind["low"]), kind["high"]), kind["scale"])
+        return 2 * (value - low) / (high - low) - 1
+
+    def moment(text, format=None):
+        read = datetime.strptime(text, format) if format else datetime.fromisoformat(text)
+        return read.astimezone(UTC) if read.tzinfo else read.replace(tzinfo=UTC)
+
     def scaled(x, scale):
         return math.copysign(math.log1p(abs(x)), x) if scale == "log" else x
 
@@ -130,9 +158,31 @@ def by_rules(described, row):
                 if kind["missing"] == "flag":
                     made[first + 1] = 1.0
                 continue
-            low, high = (scaled(kind[end], kind["scale"]) for end in ("low", "high"))
-            value = scaled(min(max(value, kind["low"]), kind["high"]), kind["scale"])
-            made[first] = 2 * (value - low) / (high - low) - 1
+            made[first] = number(value, kind)
+        elif kind["kind"] == "mixed":
+            try:
+                made[first] = 0 if value in absent else number(float(value), kind)
+            except ValueError:
+                made[first + 1 + bucket(value, kind["buckets"])] = 1.0
+        elif kind["kind"] == "date":
+            assert kind["zone"] == "UTC"
+            if value in absent:
+                made[first + width - 1] = float(kind["missing"] == "flag")
+                continue
+            when = moment(value, kind["format"])
+            low, high = (moment(kind[end]).timestamp() for end in ("low", "high"))
+            share = (min(max(when.timestamp(), low), high) - low) / (high - low)
+            made[first] = 2 * share - 1
+            places = {
+                "month": (when.month - 1) / 12,
+                "day": (when.day - 1) / 31,
+                "weekday": when.weekday() / 7,
+                "hour": (when.hour + when.minute / 60) / 24,
+            }
+            for place, part in enumerate(kind["parts"]):
+                angle = 2 * math.pi * places[part]
+                made[first + 1 + 2 * place] = math.sin(angle)
+                made[first + 2 + 2 * place] = math.cos(angle)
         elif kind["kind"] == "category":
             values = kind["values"]
             place = width - 1 if value in absent else len(values)
@@ -142,8 +192,8 @@ def by_rules(described, row):
                 made[first + bucket(value, kind["buckets"])] = 1.0
         elif kind["kind"] == "matrix":
             largest = max(abs(kind["low"]), abs(kind["high"]))
-            for place, number in enumerate(value):
-                made[first + place] = min(max(number, kind["low"]), kind["high"]) / largest
+            for place, cell in enumerate(value):
+                made[first + place] = min(max(cell, kind["low"]), kind["high"]) / largest
         else:
             words, part = kind["words"], [0.0] * width
             for word in re.findall(r"\w+(?:'\w+)?", (value or "").lower()):
@@ -164,7 +214,9 @@ def test_the_description_is_enough_to_build_the_features(everything, regression,
     described = json.loads((tmp_path / "m.pt2.json").read_text())
     assert described["features"] == list(everything.feature_names)
     assert described["target"]["classes"] == everything.classes_.tolist()
-    assert set(described["rules"]) == {"number", "category", "hashed", "text"}
+    assert set(described["rules"]) == {
+        "number", "mixed", "date", "category", "hashed", "text",
+    }  # fmt: skip
     by_row = [dict(zip(ROWS, cells, strict=True)) for cells in zip(*ROWS.values(), strict=True)]
     made = [by_rules(described, row) for row in by_row]
     assert np.allclose(made, everything.encode(ROWS), rtol=0, atol=1e-6)

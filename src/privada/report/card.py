@@ -18,9 +18,11 @@ from privada.tables.columns import (
     COLUMN_TYPES,
     Category,
     ColumnType,
+    Date,
     Hashed,
     Ignore,
     Matrix,
+    Mixed,
     Number,
     Person,
     Text,
@@ -212,6 +214,15 @@ def _use_of(kind: ColumnType) -> str:
             found = _FOUND.get(kind.bounds, "")
             logs = " on the log scale" if kind.scale == "log" else ""
             return f"clipped to [{_short(kind.low)}, {_short(kind.high)}]{logs}{found}"
+        case Mixed():
+            found = _FOUND.get(kind.bounds, "")
+            return (
+                f"a number clipped to [{_short(kind.low)}, {_short(kind.high)}]{found}; other text "
+                f"hashed to {kind.buckets:,} buckets"
+            )
+        case Date():
+            cycles = f", with its {', '.join(kind.parts)}" if kind.parts else ""
+            return f"its place between {kind.low} and {kind.high}{cycles}"
         case Category():
             return f"{len(kind.values):,} values" + (", or another one" if kind.other else "")
         case Hashed():
@@ -223,7 +234,7 @@ def _use_of(kind: ColumnType) -> str:
             return f"{kind.width:,} numbers, clipped to [{_short(kind.low)}, {_short(kind.high)}]"
         case Person():
             return "says whose a row is; not predicted from"
-        case _:
+        case Ignore():
             return "not used"
 
 

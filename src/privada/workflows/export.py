@@ -32,6 +32,14 @@ RULES = {
     "number": "Clip to [low, high]; with scale log, take sign(x) log(1 + |x|) of the value and of "
     "both bounds; map linearly so that low is -1 and high is 1. A missing value is 0, or -1 with "
     "missing = low; with missing = flag it is 0, and 1 in the second feature, else 0.",
+    "mixed": "A number, in the first feature, as for number; with other text it is 0, and the text "
+    "is hashed into the other features as for hashed. A missing value is 0 everywhere.",
+    "date": "The seconds since 1970 of the date, read by format or else as ISO 8601, in the time "
+    "zone unless it says another; clipped to [low, high] and mapped linearly so that low is -1 and "
+    "high is 1. Then for each of parts the sine and cosine of 2 pi x / period, as told in the time "
+    "zone: month from 0 of 12, day of the month from 0 of 31, weekday from Monday as 0 of 7, hour "
+    "with its minutes of 24. A missing value is 0 everywhere; with missing = flag, and 1 in the "
+    "last feature.",
     "category": "1 in the feature of the value, 0 elsewhere. After the values come, if other is "
     "true, one feature for values that are not listed, and one for a missing value.",
     "hashed": "1 in feature h, 0 elsewhere: h is the BLAKE2b hash of 8 bytes of the UTF-8 text, "
