@@ -149,7 +149,7 @@ def test_code_is_run_only_if_it_is_trusted_by_its_whole_name(tmp_path, monkeypat
         ({"architecture": 7}, "not of Privada's format"),
         ({"inputs": 5}, "does not fit the architecture"),
         ({"outputs": 10**9, "inputs": 10**9}, "does not fit the architecture"),
-        ({"inputs": 10**30}, "describes no model"),
+        ({"inputs": 10**30}, "does not fit the architecture"),
         ({"inputs": "3"}, "describes no model"),
         ({"hidden": 4}, "describes no model"),
         ({"hidden": [[4]]}, "describes no model"),

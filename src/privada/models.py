@@ -4,12 +4,11 @@ import importlib
 import json
 import sys
 from collections.abc import Mapping
-from contextlib import nullcontext
 from dataclasses import asdict, dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
 from privada.core.errors import ArgumentError, ModelError
@@ -215,28 +214,29 @@ def _weights(folder: Path, architecture: Architecture) -> dict[str, Tensor]:
 
 def _filled(architecture: Architecture, weights: dict[str, Tensor], folder: Path) -> nn.Module:
     """Return the model with its weights."""
-    own = architecture.kind not in KINDS
-    # on the meta device nothing is allocated, whatever sizes the file claims
-    with nullcontext() if own else torch.device("meta"):
-        try:
-            model = architecture.build()
-        except (RuntimeError, TypeError):  # sizes beyond what torch can count
-            raise _unreadable(folder, f"{_FACTS} describes no model") from None
-    if not own:
-        wanted = {name: tuple(value.shape) for name, value in model.state_dict().items()}
+    if architecture.kind in KINDS:
         found = {name: tuple(value.shape) for name, value in weights.items()}
         real = all(value.is_floating_point() for value in weights.values())
-        if wanted != found or not real:
+        if found != _shapes(architecture) or not real:  # or any size would be allocated
             raise _unreadable(folder, f"{_WEIGHTS} does not fit the architecture in {_FACTS}")
-        model.to_empty(device="cpu")
+    model = architecture.build()
     try:
         model.load_state_dict(weights)
     except RuntimeError as error:
         words = " ".join(str(error).split())
-        raise _unreadable(
-            folder, f"{_WEIGHTS} does not fit {architecture.kind!r}: {words}"
-        ) from None
+        why = f"{_WEIGHTS} does not fit {architecture.kind!r}: {words}"
+        raise _unreadable(folder, why) from None
     return model
+
+
+def _shapes(architecture: Architecture) -> dict[str, tuple[int, ...]]:
+    """Return the shapes of the weights of a linear model or an mlp."""
+    widths = (architecture.inputs, *architecture.hidden, architecture.outputs)
+    shapes: dict[str, tuple[int, ...]] = {}
+    for place, (before, after) in enumerate(pairwise(widths)):
+        layer = f"{2 * place}." if architecture.hidden else ""
+        shapes |= {f"{layer}weight": (after, before), f"{layer}bias": (after,)}
+    return shapes
 
 
 def _unreadable(folder: Path, why: str) -> ArgumentError:

@@ -81,7 +81,7 @@ def test_it_says_what_the_statement_says(folder):
     for sentence in said:
         assert one_line(sentence) in words, sentence
     assert "How many there are is public: 450." in words
-    assert "pay number clipped to [-1, 1], which a charged query has found" in words
+    assert "pay number clipped to -1 to 1, which a charged query has found" in words
     assert "ward category 2 values, or another one" in words
     assert "sick target one of no, yes" in words
     assert "None: there were no public rows" in words

@@ -31,9 +31,7 @@ from privada.tables.targets import Classes, Target
 
 CARD = "model_card.md"
 # What Markdown, or a hub's renderer, takes for more than text.
-_SPECIAL = re.compile(
-    r"[\\`*\[\]|<>~$&]|(?<![^\W_])_|_(?![^\W_])|^[#+=-]|(?<=^\d)[.)]|(?<=^\d\d)[.)]"
-)
+_SPECIAL = re.compile(r"[\\`*\[\]|<>~$&]|(?<![^\W_])_|_(?![^\W_])|^[#+=-]|(?<=^\d)[.)](?=\s)")
 
 
 def write_model_card(path: str | os.PathLike[str], name: str | None = None) -> Path:
@@ -213,11 +211,11 @@ def _use_of(kind: ColumnType) -> str:
         case Number():
             found = _FOUND.get(kind.bounds, "")
             logs = " on the log scale" if kind.scale == "log" else ""
-            return f"clipped to [{_short(kind.low)}, {_short(kind.high)}]{logs}{found}"
+            return f"clipped to {_short(kind.low)} to {_short(kind.high)}{logs}{found}"
         case Mixed():
             found = _FOUND.get(kind.bounds, "")
             return (
-                f"a number clipped to [{_short(kind.low)}, {_short(kind.high)}]{found}; other text "
+                f"a number clipped to {_short(kind.low)} to {_short(kind.high)}{found}; other text "
                 f"hashed to {kind.buckets:,} buckets"
             )
         case Date():
@@ -231,7 +229,7 @@ def _use_of(kind: ColumnType) -> str:
             words = "a vocabulary" if kind.vocabulary else "hashed"
             return f"a bag of words, {words}, as {kind.weighting}"
         case Matrix():
-            return f"{kind.width:,} numbers, clipped to [{_short(kind.low)}, {_short(kind.high)}]"
+            return f"{kind.width:,} numbers, clipped to {_short(kind.low)} to {_short(kind.high)}"
         case Person():
             return "says whose a row is; not predicted from"
         case Ignore():
