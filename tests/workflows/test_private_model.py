@@ -1,5 +1,6 @@
 """Models that are loaded to predict: the same figures as in training, from whatever rows."""
 
+import contextlib
 import csv
 import json
 import os
@@ -232,6 +233,39 @@ def test_batches_make_no_difference(model, monkeypatch):
     assert np.array_equal(model.predict_proba(rows), whole)
     with pytest.raises(pv.DataError, match=r"'ward'.*row 38\."):
         model.predict(rows | {"ward": ["a"] * 37 + ["z"] * 63})
+
+
+def test_a_file_is_read_and_predicted_in_parts(model, tmp_path, monkeypatch):
+    rows = {"age": list(range(400)), "ward": ["a", "b"] * 200, "id": list(range(400))}
+    as_csv(rows, tmp_path / "new.csv")
+    whole = model.predict_proba(rows)
+    monkeypatch.setattr("privada.tables.formats.delimited.BLOCK", 256)
+    sizes = [table.size for table, _, _ in model.outcomes(tmp_path / "new.csv")]
+    assert len(sizes) > 9
+    assert sum(sizes) == 400
+    assert np.array_equal(model.predict_proba(tmp_path / "new.csv"), whole)
+    for wrong in ("age", "ward"):  # in a later part, and one that the reader or the encoder refuses
+        cells = [*map(str, rows[wrong])]
+        cells[317] = "SECRET"
+        as_csv(rows | {wrong: cells}, tmp_path / "new.csv")
+        with pytest.raises(pv.DataError, match=rf"'{wrong}'.* row 318\.") as caught:
+            model.predict(tmp_path / "new.csv")
+        assert "SECRET" not in str(caught.value)
+        found = [table.size for table in stopped(model.outcomes(tmp_path / "new.csv"))]
+        assert 256 < sum(found) <= 317
+    (tmp_path / "new.csv").write_text("age,ward\n" + "1,a\n" * 300 + "1\n")
+    with pytest.raises(pv.DataError, match="cells in each line"):
+        model.predict(tmp_path / "new.csv")
+    (tmp_path / "new.csv").write_text("age,ward\n")
+    with pytest.raises(pv.DataError, match="at least one"):
+        model.predict(tmp_path / "new.csv")
+
+
+def stopped(outcomes):
+    """Yield tables until an error."""
+    with contextlib.suppress(pv.DataError):
+        for table, _, _ in outcomes:
+            yield table
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import numpy as np
 from privada import tables
 from privada.core.errors import ArgumentError, DataError
 from privada.tables.formats import format_of
+from privada.tables.reading import layout_of
 from privada.tables.schema_file import close_match
 
 # Rows that are encoded at a time, and numbers of dense features among them.
@@ -28,19 +30,17 @@ def batches(
     """Yield some rows at a time, each with the number of rows before it.
 
     They have the columns that the schema makes features of, and those to keep, which are texts
-    unless the schema needs them otherwise. Other columns are left out.
+    unless the schema needs them otherwise. Other columns are left out. A file with a header need
+    not fit into memory.
     """
-    table = rows_of(source, schema, keep)
-    size = batch_size(schema)
-    for start in range(0, table.size, size):
-        yield start, table.take(slice(start, start + size))
-
-
-def batch_size(schema: tables.Schema) -> int:
-    """Return how many rows are encoded at a time."""
-    if schema.sparse:
-        return _ROWS
-    return max(1, min(_ROWS, _NUMBERS // len(schema.features)))
+    size = _ROWS if schema.sparse else max(1, min(_ROWS, _NUMBERS // len(schema.features)))
+    done = 0
+    for part in _parts(source, schema, keep):
+        for start in range(0, part.size, size):
+            yield done + start, part.take(slice(start, start + size))
+        done += part.size
+    if not done:
+        raise DataError("Expected at least one row to predict from, got none.")
 
 
 def encode(table: tables.Table, schema: tables.Schema, before: int = 0) -> Any:
@@ -84,22 +84,21 @@ def used_columns(schema: tables.Schema) -> dict[str, Any]:
     return {name: kind for name, kind in schema.columns.items() if name not in schema.unused}
 
 
-def rows_of(source: Any, schema: tables.Schema, keep: Collection[str] = ()) -> tables.Table:
-    """Return the rows of a source as a table of the columns that are needed or kept."""
+def _parts(source: Any, schema: tables.Schema, keep: Collection[str]) -> Iterator[tables.Table]:
+    """Yield the rows of a source, with the columns that are needed or kept."""
     wanted = list(dict.fromkeys([*used_columns(schema), *keep]))
     if isinstance(source, (str, os.PathLike)):
-        return _of_file(Path(source), schema, wanted, keep)
-    if isinstance(source, tables.Table):
+        yield from _of_file(Path(source), schema, wanted, keep)
+    elif isinstance(source, tables.Table):
         _check_names(source.names, schema, keep, source.has_header)
-        found = {name: source.columns[name] for name in wanted}
-        return _not_empty(tables.Table.of_columns(found, has_header=source.has_header))
-    return _not_empty(tables.Table(_columns(source, schema, wanted, keep)))
+        yield _only(source, wanted)
+    else:
+        yield tables.Table(_columns(source, schema, wanted, keep))
 
 
-def _not_empty(table: tables.Table) -> tables.Table:
-    if not table.size:
-        raise DataError("Expected at least one row to predict from, got none.")
-    return table
+def _only(table: tables.Table, names: Sequence[str]) -> tables.Table:
+    kept = {name: table.columns[name] for name in names}
+    return tables.Table.of_columns(kept, has_header=table.has_header)
 
 
 def _check_names(
@@ -129,21 +128,39 @@ def _check_names(
 
 def _of_file(
     path: Path, schema: tables.Schema, wanted: Sequence[str], keep: Collection[str]
-) -> tables.Table:
-    form, table = format_of(path), None
-    if form.has_header:
-        names = tables.column_types(path)
-        _check_names(names, schema, keep)
-        try:
-            table = tables.read(path, schema=_reading_schema(schema, names, keep))
-        except DataError:
-            table = None  # `encode` says which row a cell that is no number is in
-    if table is None:
+) -> Iterator[tables.Table]:
+    form = format_of(path)
+    if not form.has_header:  # which keys there are shows at the end
         table = tables.read(path)
-        _check_names(table.names, schema, keep, table.has_header)
-    return tables.Table.of_columns(
-        {name: table.columns[name] for name in wanted}, has_header=form.has_header
-    )
+        _check_names(table.names, schema, keep, shown=False)
+        yield _only(table, wanted)
+        return
+    names = tables.column_types(path, separator=schema.separator, decimal=schema.decimal)
+    _check_names(names, schema, keep)
+    plan, done = _reading_schema(schema, names, keep), 0
+    with suppress(DataError):
+        for part in _read(path, plan):
+            yield _only(part, wanted)
+            done += part.size
+        return
+    # read as text, of which `encode` says in which row a cell is that is no number
+    for part in _read(path, _as_text(plan)):
+        yield _only(part.take(slice(min(done, part.size), None)), wanted)
+        done -= min(done, part.size)
+
+
+def _read(path: Path, plan: tables.Schema) -> Iterator[tables.Table]:
+    for part in format_of(path).chunks(path, plan, layout_of(plan, None, None)):
+        if part.size and part.columns:
+            yield tables.Table.of_columns(part.columns)
+
+
+def _as_text(plan: tables.Schema) -> tables.Schema:
+    columns = {
+        name: tables.Hashed() if isinstance(kind, tables.Number) else kind
+        for name, kind in plan.columns.items()
+    }
+    return replace(plan, columns=columns)
 
 
 def _reading_schema(
