@@ -172,6 +172,19 @@ def lie_nan(reply):
     return [forged(reply, ArrayRecord({n: v * math.nan for n, v in arrays_of(reply).items()}))]
 
 
+def lie_about_the_shape(reply):
+    one = Array(np.zeros((), np.float32))
+    shapes = {name: value.shape for name, value in arrays_of(reply).items()}
+    said = {n: Array("float32", tuple(s), one.stype, one.data) for n, s in shapes.items()}
+    return [forged(reply, ArrayRecord(said))]
+
+
+def lie_about_the_type(reply):
+    own = {name: Array(value.double().numpy()) for name, value in arrays_of(reply).items()}
+    said = {n: Array("float32", a.shape, a.stype, a.data) for n, a in own.items()}
+    return [forged(reply, ArrayRecord(said))]
+
+
 def lie_shape(reply):
     return [forged(reply, ArrayRecord({n: torch.zeros(7) for n in arrays_of(reply)}))]
 
@@ -221,7 +234,7 @@ def lie_stranger(reply):
 
 LEFT_OUT = [
     lie_nan, lie_shape, lie_type, lie_names, lie_bytes, lie_old_round, lie_error, lie_empty,
-    lie_two_records, lie_silent, lie_stranger,
+    lie_two_records, lie_silent, lie_stranger, lie_about_the_shape, lie_about_the_type,
 ]  # fmt: skip
 
 

@@ -77,20 +77,18 @@ class InProcess:
         start = parameters.read()
         for place in range(self.size) if places is None else places:
             try:
-                update = checked(start - self._train(place, start.clone()), parameters)
+                update = update_from(start, self._train(place, start.clone()))
             except Exception:
                 continue
             if update is not None:
                 yield update
 
 
-def checked(update: Tensor, parameters: Parameters) -> Tensor | None:
-    """Return an update in the type of the parameters, None if it has another form or length."""
-    if not update.is_floating_point() or update.layout != torch.strided:
+def update_from(start: Tensor, made: Tensor) -> Tensor | None:
+    """Return what training has changed, None if what it made has another form or length."""
+    if not made.is_floating_point() or made.layout != torch.strided or made.shape != start.shape:
         return None
-    if update.shape != (parameters.size,):
-        return None
-    return update.detach().to(parameters.first)
+    return start - made.detach().to(start)
 
 
 @dataclass(frozen=True)

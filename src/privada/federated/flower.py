@@ -19,7 +19,7 @@ from privada.accounting import Statement
 from privada.core.errors import ArgumentError
 from privada.core.tensors import Parameters
 from privada.core.validation import integer, positive, shown
-from privada.federated.clients import checked
+from privada.federated.clients import update_from
 from privada.federated.trainer import FederatedTrainer
 from privada.methods import Method
 
@@ -110,17 +110,15 @@ def _update(reply: Message, parameters: Parameters, start: Tensor) -> Tensor | N
         if reply.has_error():
             return None
         (arrays,) = reply.content.array_records.values()
-        expected = str(parameters.dtype).removeprefix("torch.")
-        own = zip(parameters.layout.names, parameters.layout.shapes, strict=True)
+        layout = parameters.layout
+        made = {name: torch.from_numpy(arrays[name].numpy()) for name in layout.names}
+        # what the array says of itself may be anything
         if any(
-            tuple(arrays[name].shape) != tuple(shape) or arrays[name].dtype != expected
-            for name, shape in own
+            made[name].shape != shape or made[name].dtype != parameters.dtype
+            for name, shape in zip(layout.names, layout.shapes, strict=True)
         ):
             return None
-        received = {
-            name: torch.from_numpy(arrays[name].numpy()) for name in parameters.layout.names
-        }
-        return checked(start - parameters.layout.join(received).to(start), parameters)
+        return update_from(start, layout.join(made))
     except Exception:  # whatever a client sends
         return None
 
