@@ -40,7 +40,7 @@ def load_records(partition: int, partitions: int) -> tuple[Tensor, Tensor]:
 @pytest.mark.slow
 def test_a_node_that_dies_in_a_round_does_not_end_the_run(tmp_path):
     app = make_app(
-        tmp_path / "hospitals", clients=3, clients_per_round=3, rounds=4, epsilon=1000.0, timeout=25
+        tmp_path / "hospitals", clients=3, clients_per_round=3, rounds=4, epsilon=1000.0, timeout=60
     )
     with (app / "hospitals" / "task.py").open("a") as task:
         task.write(SLOW_CLIENT.format(folder=str(tmp_path)))
