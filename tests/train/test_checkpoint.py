@@ -6,6 +6,7 @@ import hashlib
 import io
 import os
 import pickle
+import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -167,7 +168,7 @@ def test_fit_saves_as_it_goes_at_the_end_and_when_it_fails(tmp_path: Path) -> No
     trainer.step = failing  # type: ignore[method-assign]
     with pytest.raises(KeyboardInterrupt):
         trainer.fit(checkpoint=path, checkpoint_steps=2)
-    assert seen == [None, None, 2, 2, 4]
+    assert seen == [0, 0, 2, 2, 4]  # also if it is killed in the first step
     resumed = make_trainer(seed=11, ledger=ledger, resume=path)
     assert resumed.steps_done == 5
     resumed.fit(checkpoint=path)
@@ -313,8 +314,20 @@ def test_a_checkpoint_that_cannot_be_written_costs_nothing_more(tmp_path: Path) 
     ledger = tmp_path / "ledger"
     trainer = make_trainer(ledger=ledger)
     trainer.gradients.account._block = 6
+    folder, step = tmp_path / "missing", trainer.step
     with pytest.raises(CheckpointError, match="Cannot write the checkpoint"):
-        trainer.fit(checkpoint=tmp_path / "missing" / "run.pt", checkpoint_steps=2)
+        trainer.fit(checkpoint=folder / "run.pt", checkpoint_steps=2)
+    assert trainer.steps_done == 0
+    assert charged(ledger) == 0
+    folder.mkdir()
+
+    def losing() -> pv.Trainer:
+        shutil.rmtree(folder, ignore_errors=True)
+        return step()
+
+    trainer.step = losing  # type: ignore[method-assign]
+    with pytest.raises(CheckpointError, match="Cannot write the checkpoint"):
+        trainer.fit(checkpoint=folder / "run.pt", checkpoint_steps=2)
     assert trainer.steps_done == 2
     assert charged(ledger) == 2
 

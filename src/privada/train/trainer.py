@@ -6,6 +6,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import accumulate
+from pathlib import Path
 from typing import Any, ClassVar, overload
 
 from torch import nn
@@ -417,8 +418,8 @@ class Trainer:
 
         Where the noise follows the releases, the run ends with its steps or with its budget,
         whichever is first; the noise is fitted so that both end together. With `progress`, show a
-        bar. With `checkpoint`, save there every `checkpoint_steps` steps, at the end, and when
-        interrupted.
+        bar. With `checkpoint`, save there before the first step, if there is no such file, every
+        `checkpoint_steps` steps, at the end, and when interrupted.
         """
         every = integer("checkpoint_steps", checkpoint_steps)
         if self._run.follow("fit", self._take):
@@ -428,6 +429,8 @@ class Trainer:
         return self
 
     def _fit(self, progress: bool, checkpoint: str | os.PathLike[str] | None, every: int) -> None:
+        if checkpoint is not None and not Path(checkpoint).exists():
+            self.save(checkpoint)  # a run that is killed early can go on: its budget is reserved
         try:
             with _bar(progress, self) as advance:
                 while not self._state.finished:
