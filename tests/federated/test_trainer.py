@@ -11,8 +11,10 @@ import torch
 import privada as pv
 from privada.accounting import epsilon_of, events
 from privada.core.errors import ArgumentError, BudgetExceeded, LedgerError
+from privada.core.randomness import SeededSource
 from privada.core.tensors import Parameters
 from privada.federated.clients import FederatedExecutor
+from privada.noise.gaussian import fill_normals_
 from privada.preconditioning import FlatScaling
 from privada.query.executor import Draw
 
@@ -92,19 +94,42 @@ def parameters_of(trainer):
     return Parameters(trainer.model).read().numpy()
 
 
+class Rounds:
+    """The noisy mean of the clients' clipped moves, line 9 of Algorithm 3, in NumPy.
+
+    Normals are those of a seed; the release lies on the lattice of docs/noise.md.
+    """
+
+    def __init__(self, noise_multiplier, seed, epochs=1, scale=1.0):
+        self.epochs, self.scale = epochs, scale
+        self.std, self.rng = noise_multiplier * CLIP, SeededSource(seed, "noise")
+
+    def __call__(self, start):
+        moves = [
+            clipped(local_numpy(k, start, 0.05, self.epochs, self.scale) - start)
+            for k in range(CLIENTS)
+        ]
+        spacing = 2.0 ** (math.floor(math.log2(self.std)) - 5)
+        normals = torch.empty(4)
+        fill_normals_(normals, self.std / spacing, self.rng)
+        # updates point the other way
+        return -np.rint(-sum(moves) / spacing + normals.numpy()) * spacing / CLIENTS
+
+
+SEEDED = {"noise_multiplier": 0.7, "seed": 11}
+START = np.array([0.1, 0.2, -0.1, 0.0], np.float32).astype(float)
+
+
 @pytest.mark.parametrize("scale", [np.ones(4), SCALE])
 def test_algorithm_3_is_what_the_paper_prints(scale):
-    """With hardly any noise; DP-FedAvg where A is 1."""
+    """DP-FedAvg where A is 1."""
     a = None if (scale == 1).all() else side_information()
     local = pv.federated.LocalSGD(lr=0.05, epochs=4, batch_size=1000, preconditioner=a)
-    trainer = federated(clients(local), method=pv.methods.DPSGD(lr=1.0, clip=CLIP)).fit()
-    expected = np.array([0.1, 0.2, -0.1, 0.0])
+    trainer = federated(clients(local), method=pv.methods.DPSGD(lr=1.0, clip=CLIP), **SEEDED).fit()
+    point, rounds = START, Rounds(0.7, 11, epochs=4, scale=scale)
     for _ in range(3):
-        moves = [
-            clipped(local_numpy(k, expected, 0.05, 4, scale) - expected) for k in range(CLIENTS)
-        ]
-        expected = expected + sum(moves) / CLIENTS
-    np.testing.assert_allclose(parameters_of(trainer), expected, atol=1e-5)
+        point = point + rounds(point)
+    np.testing.assert_allclose(parameters_of(trainer), point, rtol=0, atol=1e-12)
 
 
 def test_the_noise_of_a_round_is_drawn_once_and_is_that_of_one_clip_norm():
@@ -130,16 +155,31 @@ def test_fed_adam_is_adam_on_the_mean_of_updates():
     local = pv.federated.LocalSGD(lr=0.05, batch_size=1000)
     lr, b1, b2, eps = 0.1, 0.9, 0.999, 1e-8
     method = pv.methods.DPAdam(lr=lr, clip=CLIP)
-    trainer = federated(clients(local), method=method, noise_multiplier=1e-9).fit()
-    point, m, v = np.array([0.1, 0.2, -0.1, 0.0]), np.zeros(4), np.zeros(4)
+    trainer = federated(clients(local), method=method, **SEEDED).fit()
+    point, m, v, rounds = START, np.zeros(4), np.zeros(4), Rounds(0.7, 11)
     for step in range(1, 4):
-        g = -sum(
-            clipped(local_numpy(k, point, 0.05, 1, np.ones(4)) - point) for k in range(CLIENTS)
-        )
-        g = g / CLIENTS
+        g = -rounds(point)
         m, v = b1 * m + (1 - b1) * g, b2 * v + (1 - b2) * g * g
         point = point - lr * (m / (1 - b1**step)) / (np.sqrt(v / (1 - b2**step)) + eps)
-    np.testing.assert_allclose(parameters_of(trainer), point, atol=1e-5)
+    np.testing.assert_allclose(parameters_of(trainer), point, rtol=0, atol=1e-12)
+
+
+def test_adadp_doubles_the_step_of_a_round():
+    """Koskela and Honkela (2020), Algorithm 2, going on from the two half steps."""
+    local = pv.federated.LocalSGD(lr=0.05, batch_size=1000)
+    method = pv.methods.ADADP(lr=0.8, tolerance=0.05, clip=CLIP)
+    trainer = federated(clients(local), method=method, **SEEDED).fit()
+    point, lr, rates, rounds = START, 0.8, [], Rounds(0.7, 11)
+    for _ in range(3):
+        rates.append(lr)
+        first = rounds(point)
+        full, half = point + lr * first, point + lr / 2 * first
+        point = half + lr / 2 * rounds(half)
+        error = np.linalg.norm((full - point) / np.maximum(1, np.abs(full)))
+        lr = lr * min(max(math.sqrt(0.05 / error), 0.9), 1.1)
+    np.testing.assert_allclose(parameters_of(trainer), point, rtol=0, atol=1e-12)
+    np.testing.assert_allclose([each.lr for each in trainer.history], rates)
+    assert len(set(rates)) == 3
 
 
 def test_adadps_at_the_server_clips_in_its_own_geometry():
