@@ -26,6 +26,9 @@ class Clients(Protocol):
     A place stands for one client as long as the process lives. An update is the model's parameters
     minus what local training has made of them, so that it points where a gradient does. It may be
     anything: what is not an update of the right form is left out, and the others are bounded.
+
+    Places are counted from 0. There are `size` of them, unless a method `places()` says how many;
+    it is asked before each draw.
     """
 
     @property
