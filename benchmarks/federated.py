@@ -195,9 +195,10 @@ def write(
         return
     os.environ.setdefault("FLWR_TELEMETRY_ENABLED", "0")
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    load = round(os.getloadavg()[0], 1)
     rows = list(here())
     simulate(rows)
-    facts = {**machine, "flwr": flwr.__version__}
+    facts = {**machine, "flwr": flwr.__version__, "load average before": load}
     text = json.dumps({"machine": facts, "rows": rows}, indent=2)
     (folder / "federated.json").write_text(text + "\n")
     page = (
@@ -208,7 +209,9 @@ def write(
         f"{TURNS} turns. FedAvg asks an exact number of clients, which costs more privacy than "
         "the random number that ours asks; what the strategies promise is not compared here. "
         "Work of clients is a large part of a round, so that ratios near 1 say that the server "
-        "adds little; the second row of each pair is the server alone. Machine: "
+        "adds little; the second row of each pair is the server alone. Where the machine had other "
+        "work, as its load average says, times are longer and ratios of whole rounds uncertain. "
+        "Machine: "
         f"{', '.join(f'{name} {value}' for name, value in facts.items())}.\n\n{table(rows)}\n"
     )
     (folder / "federated.md").write_text(page)
