@@ -218,8 +218,6 @@ def _train(
     resumed = checkpoint if checkpoint.exists() else None
     with helpers(processes, _help, options, data, run, folder.ledger_place) as executor:
         trainer, architecture = _make_trainer(options, data, ledger, run, resumed, executor)
-        if resumed is None:
-            trainer.save(checkpoint)  # so that a run that is killed can go on
         every = max(1, trainer.steps // _CHECKPOINTS)
         _take_steps(trainer, progress=progress, checkpoint=checkpoint, checkpoint_steps=every)
     metrics = _public_metrics(trainer.model, data)
