@@ -22,7 +22,7 @@ from privada.accounting import (
     steps,
 )
 from privada.accounting.accountants import costs
-from privada.accounting.calibration import plan
+from privada.accounting.calibration import Estimate, plan
 from privada.core.errors import ArgumentError
 
 NAN, INF = math.nan, math.inf
@@ -43,15 +43,16 @@ ESTIMATES = {
 @pytest.mark.parametrize("estimate", ESTIMATES.values(), ids=ESTIMATES)
 @pytest.mark.parametrize("target", [1e-8, 1.0, 1e4])
 def test_no_estimate_leads_beyond_the_target(estimate, target):
-    sigma = calibration.least_noise(lambda sigma: 3 / sigma**2, target, "a target", estimate)
-    assert 0.9995 * target <= 3 / sigma**2 <= target
+    for about in (Estimate(estimate), Estimate(ESTIMATES["a tenth off"], estimate)):
+        sigma = calibration.least_noise(lambda sigma: 3 / sigma**2, target, "a target", about)
+        assert 0.9995 * target <= 3 / sigma**2 <= target
 
 
 def test_a_cost_that_jumps_is_met_with_an_estimate_too():
     def cost(sigma):
         return 2.0 if sigma < 3 else 0.5 / sigma
 
-    sigma = calibration.least_noise(cost, 1.0, "a target", lambda sigma: 3 / sigma)
+    sigma = calibration.least_noise(cost, 1.0, "a target", Estimate(lambda sigma: 3 / sigma))
     assert 3 <= sigma <= 3 * (1 + 1e-6)
 
 
@@ -65,8 +66,27 @@ def test_a_good_estimate_saves_most_of_the_work():
     calibration.least_noise(cost, 1e-3, "a target")
     without = len(asked)
     asked.clear()
-    calibration.least_noise(cost, 1e-3, "a target", lambda sigma: 3.3 / sigma**1.6)
+    rough = Estimate(lambda sigma: 3.3 / sigma**1.6)
+    calibration.least_noise(cost, 1e-3, "a target", rough)
     assert len(asked) <= without / 2
+    asked.clear()
+    calibration.least_noise(
+        cost, 1e-3, "a target", Estimate(rough.rough, lambda sigma: 3.0003 / sigma**1.5)
+    )
+    assert len(asked) == 1
+
+
+@pytest.mark.parametrize("sampling", ["poisson", "fixed-size"])
+@pytest.mark.parametrize(("rate", "count"), [(0.01, 3000), (0.1, 300), (0.5, 10)])
+def test_the_close_estimate_is_close_and_is_checked(sampling, rate, count):
+    """By the same accountant as without it, which has the last word."""
+    plan = {"sampling_rate": rate, "steps": count, "delta": 1e-6, "sampling": sampling}
+    about = calibration.estimate(**plan)
+    sigma = noise_multiplier(epsilon=1.0, **plan)
+    spent = epsilon(noise_multiplier=sigma, **plan)
+    assert 0.9995 <= spent <= 1.0
+    assert about.close(sigma) == pytest.approx(spent, rel=2e-3)
+    assert calibration.estimate(**(plan | {"sampling_rate": 1e-5})).close is None
 
 
 @pytest.mark.parametrize("rate", [1e-5, 0.01])

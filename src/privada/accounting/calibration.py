@@ -3,14 +3,17 @@
 import math
 from collections import Counter
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import SupportsFloat
 
 import numpy as np
 from dp_accounting import DpEvent
 
-from privada.accounting import events, rdp
+from privada.accounting import events, pld, rdp
 from privada.accounting.accountants import Accountant, accountant_of, epsilon_of, times
+from privada.accounting.accountants.loss_distributions import on_a_grid
 from privada.accounting.events import Tally
+from privada.accounting.mixtures import SMALLEST_MULTIPLIER, SampledGaussian
 from privada.accounting.orders import Vector
 from privada.core.errors import ArgumentError
 from privada.core.validation import one_of, positive, probability, rate
@@ -23,6 +26,8 @@ _MOST_NOISE = 1e9
 # Of a search that starts from an estimate: the least noise that is tried, the stride to a bracket,
 # how near to its target the estimate is solved, the flattest slope, and the most steps.
 _LEAST_TRIED, _STRIDE, _NEAR, _FLATTEST, _MOST_STEPS = 1e-2, math.log(4), 0.01, -0.05, 8
+# How many steps the close estimate is asked for, and how far from its target it is not believed.
+_CLOSE_STEPS, _CLOSE_ENOUGH, _UNLIKELY = 3, 1e-4, 0.2
 # By divergences a run costs more: one over this times as much, where it has many steps.
 _TIGHTER = 0.925
 # A schedule of more different factors is estimated by so many.
@@ -188,18 +193,50 @@ def _of_estimate(estimate: Callable[[float], float], target: float) -> tuple[flo
     return (x - y / slope, slope) if abs(y) < _NEAR and slope < _FLATTEST else None
 
 
+@dataclass(frozen=True)
+class Estimate:
+    """About what steps cost at a multiplier: roughly in microseconds, closely in milliseconds.
+
+    Guarantee: none. It is where `least_noise` starts. `close` is None where there is none.
+    """
+
+    rough: Callable[[float], float]
+    close: Callable[[float], float] | None = None
+
+
+def _nearer(
+    start: tuple[float, float], aim: float, close: Callable[[float], float] | None
+) -> tuple[float, float]:
+    """Return the noise at which the close estimate has the target, and the slope there, in logs."""
+    x, slope = start
+    before: tuple[float, float] | None = None
+    for _ in range(_CLOSE_STEPS if close is not None else 0):
+        assert close is not None
+        value = close(math.exp(x))
+        if not _UNLIKELY < value / math.exp(aim) < 1 / _UNLIKELY:
+            return start
+        y = math.log(value)
+        if before is not None and x != before[0]:
+            slope = min((y - before[1]) / (x - before[0]), _FLATTEST)
+        before = x, y
+        x += (aim - y) / slope
+        if abs(aim - y) < _CLOSE_ENOUGH:
+            break
+    return x, slope
+
+
 def _from_estimate(
-    cost: Callable[[float], float], target: float, estimate: Callable[[float], float]
+    cost: Callable[[float], float], target: float, estimate: Estimate
 ) -> float | None:
     """Return noise whose cost is the target but for half a per mille, or None if it is not met.
 
     Steps by secants in the logarithms, from where the estimate has the target.
     """
-    start = _of_estimate(estimate, target)
+    start = _of_estimate(estimate.rough, target)
     if start is None:
         return None
     aim = math.log(target * (1 + _TIGHT) / 2)
-    x, slope = start
+    x, slope = _nearer(start, aim, estimate.close)
     before: tuple[float, float] | None = None
     for _ in range(_MOST_STEPS):
         sigma = math.exp(x)
@@ -222,7 +259,7 @@ def least_noise(
     cost: Callable[[float], float],
     target: float,
     wanted: str,
-    estimate: Callable[[float], float] | None = None,
+    estimate: Estimate | None = None,
 ) -> float:
     """Return the least noise, to half a per mille of the target, at which `cost` is within it.
 
@@ -240,7 +277,10 @@ def least_noise(
         low, low_cost = high, high_cost
         high *= min(4.0, max(1.2, 1.1 * high_cost / target))
         if high > _MOST_NOISE:
-            raise ArgumentError(f"Expected a reachable {wanted}; no amount of noise reaches it.")
+            raise ArgumentError(
+                f"Expected a reachable {wanted}; no amount of noise reaches it. Allow a larger "
+                "epsilon or delta."
+            )
         high_cost = cost(high)
     while high_cost < target * _TIGHT and high - low > 1e-6 * high:
         if low_cost == math.inf:
@@ -264,19 +304,26 @@ def least_noise(
 
 def estimate(
     *, sampling_rate: float, steps: int, delta: float, sampling: str = "poisson"
-) -> Callable[[float], float]:
-    """Return a function that says about what steps cost at a multiplier, by Renyi divergences.
+) -> Estimate:
+    """Return about what steps cost: by Renyi divergences, and on a coarse grid where one is used.
 
-    Guarantee: none. It is where `least_noise` starts. Fixed-size sampling is taken for Poisson
-    sampling with half the noise.
+    Guarantee: none. It is where `least_noise` starts. By divergences, fixed-size sampling is taken
+    for Poisson sampling with half the noise.
     """
-    half = 0.5 if sampling == "fixed-size" else 1.0
+    replacing = sampling == "fixed-size"
+    half = 0.5 if replacing else 1.0
 
-    def cost(sigma: float) -> float:
+    def rough(sigma: float) -> float:
         divergence = rdp.sampled_gaussian(sampling_rate, half * sigma)
         return _TIGHTER * rdp.to_epsilon(steps * divergence, delta)
 
-    return cost
+    def close(sigma: float) -> float:
+        if half * sigma < SMALLEST_MULTIPLIER:
+            return math.inf
+        return pld.roughly(SampledGaussian(sampling_rate, half * sigma, replacing), steps, delta)
+
+    some = {SampledGaussian(sampling_rate, 1.0, replacing): steps}
+    return Estimate(rough, close if on_a_grid(some, delta) else None)
 
 
 def _of_few(
@@ -371,11 +418,12 @@ def noise_multiplier(
         )
         return epsilon_of(tally, delta, accountant)
 
-    about = None
+    about: Estimate | None = None
     if schedule is None:
         about = estimate(sampling_rate=sampling_rate, steps=steps, delta=delta, sampling=sampling)
     elif np.unique(factors).size > _FEW_FACTORS:
-        about = _of_few(factors, sampling_rate=sampling_rate, delta=delta, sampling=sampling)
+        few = _of_few(factors, sampling_rate=sampling_rate, delta=delta, sampling=sampling)
+        about = Estimate(few)
     start = about if accountant_of(accountant).slow else None
     return least_noise(cost, epsilon, f"epsilon={epsilon} at delta={delta}", start)
 

@@ -8,7 +8,7 @@ from typing import TypeVar
 
 from privada.accounting import epsilon_of
 from privada.accounting.budget import Budget
-from privada.accounting.calibration import estimate, least_noise
+from privada.accounting.calibration import Estimate, estimate, least_noise
 from privada.accounting.events import Tally
 from privada.accounting.filters import RenyiFilter
 from privada.accounting.repetition import stopping_rate
@@ -161,7 +161,7 @@ class _BudgetArithmetic:
             self._estimate(batch_size, steps),
         )
 
-    def _estimate(self, batch_size: int, steps: int) -> Callable[[float], float]:
+    def _estimate(self, batch_size: int, steps: int) -> Estimate:
         return estimate(
             sampling_rate=batch_size / self.records,
             steps=steps,

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from dp_accounting import DpEvent
 
 from privada.accounting import epsilon_of, events, rdp
-from privada.accounting.calibration import Numbers, estimate, least_noise, plan
+from privada.accounting.calibration import Estimate, Numbers, estimate, least_noise, plan
 from privada.accounting.events import Tally
 from privada.accounting.repetition import checked_mean, liu_talwar, repeated
 from privada.core import formatting
@@ -104,7 +104,7 @@ def noise_for(
     epsilon: float,
     delta: float,
     how: str,
-    composed: Callable[[float], float],
+    composed: Estimate,
 ) -> float:
     """Return the least noise with which choosing among runs, each charged as `charges`, fits.
 

@@ -118,7 +118,8 @@ def _gaussian_epsilon(sigma: float, delta: float) -> float:
     simple = max(0.0, (0.5 / sigma - float(ndtri(delta))) / sigma) * (1 + 1e-9) + 2e-12
     if sigma < 1e-3:
         return simple
-    from dp_accounting import get_epsilon_gaussian  # which loads much that is of no other use
+    # which loads SciPy's statistics, of no other use
+    from dp_accounting.gaussian_mechanism import get_epsilon_gaussian
 
     try:
         with np.errstate(all="ignore"):
@@ -142,6 +143,12 @@ def _sparse(counts: Mapping[SampledGaussian, int], delta: float) -> bool:
     """
     rounding = pld.rounding(sum(counts.values()))
     return min(m.rate for m in counts) < _SMALL_RATE or rounding > _MUCH_ROUNDING * delta
+
+
+def on_a_grid(counts: Mapping[SampledGaussian, int], delta: float) -> bool:
+    """Return whether what some sampled releases cost is found on a grid."""
+    sampled = all(m.rate < 1 for m in counts)
+    return sampled and _within_range(counts, delta) and not _sparse(counts, delta)
 
 
 def _mixed(counts: Mapping[SampledGaussian, int]) -> bool:
