@@ -137,7 +137,7 @@ def test_a_picture_is_one_and_is_not_blank(command, tmp_path):
         (("--epsilon", "-1"), "epsilon"),
         (("--delta", "2"), "delta"),
         (("--parameters", "0"), "parameters"),
-        (("--batch-size", "60001"), "batch_size <= records"),
+        (("--batch-size", "60001"), "--batch-size <= records"),
         (("--epochs", "0"), "epochs"),
         (("--candidates", "0"), "candidates"),
         (("--sampling", "shuffled"), "sampling"),

@@ -3,6 +3,7 @@
 import sys
 from typing import Annotated
 
+import click
 import typer
 
 from privada import __version__
@@ -11,6 +12,7 @@ from privada.cli.demo import demo
 from privada.cli.export import export
 from privada.cli.federated import federated
 from privada.cli.ledger import commands as ledger_commands
+from privada.cli.mistakes import error_in_words, usage_in_words
 from privada.cli.papers import papers
 from privada.cli.plan import plan
 from privada.cli.predict import predict
@@ -67,12 +69,20 @@ def main() -> None:
     debug = len(asked) < len(sys.argv) - 1
     defer_accountants()
     try:
-        app(args=asked)
+        raise SystemExit(app(args=asked, prog_name="privada", standalone_mode=False) or 0)
+    except click.UsageError as error:
+        if not asked or type(error).__name__ == "NoArgsIsHelpError":
+            error.show()  # which is the help
+        else:
+            typer.echo(f"privada: {usage_in_words(error, asked)}", err=True)
+        raise SystemExit(2) from None
+    except click.Abort:
+        raise SystemExit(130) from None
     except Exception as error:
         if debug:
             raise
         if isinstance(error, PrivadaError):
-            typer.echo(f"privada: {error}", err=True)
+            typer.echo(f"privada: {error_in_words(str(error), asked)}", err=True)
             raise SystemExit(2) from None
         words = f"{type(error).__name__}: {error}".replace("\n", " ")
         typer.echo(

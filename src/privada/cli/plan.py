@@ -95,16 +95,17 @@ def plan(
 def _status(shown: bool) -> AbstractContextManager[object]:
     if not shown:
         return nullcontext()
-    return Console(stderr=True).status("Calibrating noise; this takes about ten seconds.")
+    return Console(stderr=True).status("Calibrating noise; this takes a few seconds.")
 
 
 def show(afforded: "BudgetPlan", console: Console, *, delta_given: bool) -> None:
     """Print the tables and the recommendation."""
     budget, chosen = afforded.budget, afforded.recommendation.setting
+    counted = "record" if afforded.records == 1 else "records"
     ruled = "" if delta_given else ", the largest power of ten not above n^-1.1"
     _say(
         console,
-        f"{afforded.records:,} records, epsilon {formatting.epsilon(budget.epsilon)} at delta "
+        f"{afforded.records:,} {counted}, epsilon {formatting.epsilon(budget.epsilon)} at delta "
         f"{formatting.delta(budget.delta)}{ruled}; {afforded.sampling} sampling. No data was "
         "read and nothing was charged.\n",
     )

@@ -2,6 +2,7 @@
 
 import json
 import os
+from pathlib import Path
 from typing import Any
 
 from privada.accounting import Budget, Ledger, PostgresStorage, events
@@ -71,7 +72,14 @@ def ledger_contents(file: str | os.PathLike[str], delta: float | None = None) ->
     """
     if not exists(file):  # opening would make a new one
         what = "ledger in that database" if is_url(file) else "file"
-        raise LedgerError(f"Cannot open the ledger {in_words(file)!r}: there is no such {what}.")
+        raise LedgerError(
+            f"Cannot open the ledger {in_words(file)!r}: there is no such {what}. Check its name; "
+            "--new EPSILON --delta DELTA makes a ledger."
+        )
+    if not is_url(file) and Path(file).is_dir():
+        inside = Path(file) / "ledger"
+        remedy = f"Give {str(inside)!r}." if inside.is_file() else "Give the ledger in it, if any."
+        raise LedgerError(f"Expected a ledger file, got the folder {str(file)!r}. {remedy}")
     with Ledger(file) as opened:
         charges, budget = opened.charges(), opened.budget
         if delta is None and budget is None:
