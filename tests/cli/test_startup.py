@@ -15,7 +15,7 @@ NUMBERS = {"numpy", "scipy", "dp_accounting.pld", "cryptography", "pandas"}
 STATISTICS = {"scipy.stats", "scipy.signal", "dp_accounting.pld"}
 COMMANDS = (
     "demo", "plan", "schema", "train", "tune", "ledger", "report", "papers", "federated",
-    "ledger copy", "ledger grant", "ledger accept", "federated new",
+    "predict", "ledger copy", "ledger grant", "ledger accept", "federated new",
 )  # fmt: skip
 PROGRAM = """
 import sys

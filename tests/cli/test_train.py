@@ -299,7 +299,7 @@ def test_an_interrupt_before_the_first_charge_leaves_nothing(folder, train, monk
     def stopped(*_, **__):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("privada.workflows.train.read_rows", stopped)
+    monkeypatch.setattr("privada.workflows.table_runs.read_rows", stopped)
     result = train("--target", "sick", *QUICK)
     assert result.code == 130
     assert "Nothing was charged" in result.err
@@ -864,7 +864,7 @@ BAD = {
     "missing target": (_replace("age,ward,sick\n", "age,ward,sick\n30,a,\n"), (), "sick"),
     "empty file": (_content(""), (), "empty"),
     "header alone": (_content("age,ward,sick\n"), (), "record|row"),
-    "one row": (_content("age,ward,sick\n30,a,no\n"), ("--batch-size", "2"), "batch_size"),
+    "one row": (_content("age,ward,sick\n30,a,no\n"), ("--batch-size", "2"), "--batch-size"),
     "one class": (_schema('["no", "yes"]', '["no"]'), (), "class"),
     "huge integers": (_replace("age,ward,sick\n", f"age,ward,sick\n{10**30},a,no\n"), (), "age"),
     "infinite": (_replace("age,ward,sick\n", "age,ward,sick\ninf,a,no\n"), (), "age"),
@@ -880,7 +880,7 @@ BAD = {
     "delta": (_nothing, ("--delta", "2"), "delta"),
     "method": (_nothing, ("--method", "adam"), "method"),
     "model": (_nothing, ("--model", "no_such:model"), "no_such"),
-    "batch": (_nothing, ("--batch-size", "100000"), "batch_size"),
+    "batch": (_nothing, ("--batch-size", "100000"), "--batch-size"),
     "public rows": (_nothing, ("--public-rows", "ward=z"), "public-rows"),
     "public rows, no column": (_nothing, ("--public-rows", "x=1"), "public-rows"),
     "nothing to resume": (_nothing, ("--resume",), "resume"),

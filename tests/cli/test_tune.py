@@ -19,7 +19,7 @@ QUICK = ("--epochs", "1", "--batch-size", "50", "--set", "lr=0.1,1", "--set", "c
 
 
 @pytest.fixture
-def table(tmp_path):
+def table(tmp_path, monkeypatch):
     rng = np.random.default_rng(0)
     age = rng.uniform(0, 100, 300)
     ward = rng.choice(["a", "b"], 300)
@@ -30,6 +30,7 @@ def table(tmp_path):
     ]
     (tmp_path / "t.csv").write_text("\n".join(lines) + "\n")
     (tmp_path / "s.toml").write_text(SCHEMA)
+    monkeypatch.chdir(tmp_path)
     return tmp_path
 
 
@@ -55,8 +56,8 @@ def test_a_search_writes_a_folder(table, tuned):
     assert "PRIVACY STATEMENT" in result.stdout
     names = {path.name for path in output.iterdir()}
     assert names == {
-        "model_card.md", "model.safetensors", "model.json", "schema.toml", "statement.txt",
-        "statement.json", "tuning.json", "report.html",
+        "model.safetensors", "model.json", "schema.toml", "statement.txt", "statement.json",
+        "tuning.json", "report.html", "metrics.json", "config.json", "model_card.md",
     }  # fmt: skip
     model, facts = load(output)
     assert model(torch.zeros(2, len(facts["features"]))).shape == (2, 2)
@@ -78,14 +79,67 @@ def test_json_alone_is_printed(table, tuned):
 def test_candidates_are_listed_where_they_are_released(table, tuned):
     result = tuned(*QUICK, "--how", "compose-pld", "--model", "mlp", "--hidden", "4")
     assert "Candidates" in result.stdout
-    assert "Candidates" not in tuned(*QUICK, "--how", "repeat-geometric").stdout
+    other = tuned(*QUICK, "--how", "repeat-geometric", "--output", "other")
+    assert "Output: other" in other.stdout
+    assert "Candidates" not in other.stdout
 
 
-def test_a_search_goes_on_from_its_state(table, tuned):
-    more = (*QUICK, "--ledger", table / "l.db", "--state", table / "state", "--json")
-    first, again = (json.loads(tuned(*more).stdout) for _ in range(2))
-    assert first == again
-    assert len(pv.Ledger(table / "l.db").charges()) == 1
+def test_a_ledger_and_an_output_directory_are_the_default(table, tuned):
+    found = json.loads(tuned(*QUICK, "--json").stdout)
+    with pv.Ledger("t-tuned/ledger") as ledger:
+        assert ledger.epsilon() == found["epsilon"] <= 2.0
+        assert ledger.kind == "planned"
+    again = tuned(*QUICK)
+    assert again.returncode == 2
+    assert "Keep it" in again.stderr
+
+
+def test_a_stopped_search_goes_on(table, tuned, monkeypatch):
+    def stopped(*_, **__):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr("privada.selection.runs.CandidateRuns.attempt", stopped)
+        first = tuned(*QUICK)
+    assert first.returncode == 130
+    assert "stays charged. Go on with --resume" in first.stderr
+    with pv.Ledger("t-tuned/ledger") as ledger:
+        charged = ledger.totals()
+    refused = tuned(*QUICK, "--epochs", "2", "--resume")
+    assert refused.returncode == 2
+    result = tuned(*QUICK, "--resume")
+    assert result.returncode == 0, result.stderr
+    with pv.Ledger("t-tuned/ledger") as ledger:
+        assert ledger.totals() == charged
+
+
+def test_train_does_not_go_on_with_a_search(table, tuned, monkeypatch, capsys):
+    assert tuned(*QUICK).returncode == 0
+    for name in ("statement.json", "checkpoint"):
+        (table / "t-tuned" / name).unlink(missing_ok=True)
+    asked = ["train", "t.csv", "--schema", "s.toml", "--epsilon", "2", "--output", "t-tuned"]
+    monkeypatch.setattr(sys, "argv", ["privada", *asked, "--resume"])
+    with pytest.raises(SystemExit) as stopped:
+        main()
+    assert stopped.value.code == 2
+    assert "by privada tune, which began it" in capsys.readouterr().err
+
+
+def test_the_former_state_still_goes_on(table, tuned, monkeypatch):
+    def full(*_, **__):
+        raise ArgumentError("Expected room on the disk, got none.")
+
+    asked = (*QUICK, "--ledger", "l.db", "--state", "state")
+    with monkeypatch.context() as patched:
+        patched.setattr("privada.workflows.tune.write", full)
+        with pytest.warns(DeprecationWarning, match="--resume"):
+            assert tuned(*asked).returncode == 2
+    with pv.Ledger("l.db") as ledger:
+        charged = ledger.totals()
+    with pytest.warns(DeprecationWarning, match="--resume"):
+        assert tuned(*asked).returncode == 0
+    with pv.Ledger("l.db") as ledger:
+        assert ledger.totals() == charged
 
 
 def test_regression(table, tuned):
@@ -111,8 +165,10 @@ def test_regression(table, tuned):
         (("--model", "no_such:thing"), "no_such"),
         (("--how", "free"), "how"),
         (("--validation", "1.5"), "validation"),
-        (("--batch-size", "5000"), "batch_size"),
-        (("--state", "x"), "ledger"),
+        (("--batch-size", "5000"), "--batch-size"),
+        (("--lr", "0.1"), "--lr"),
+        (("--resume",), "unfinished"),
+        (("--when-lost", "maybe"), "--when-lost to be one of"),
         (("--seed", "-1"), "seed"),
         (("--output", "."), "exists"),
         (("--output", "no/such/folder"), "Cannot write"),
@@ -128,8 +184,7 @@ def test_regression(table, tuned):
 )
 def test_rubbish_is_one_line_and_charges_nothing(table, tuned, more, words):
     given = [*QUICK, *more] if "--set" not in more else ["--epochs", "1", *more]
-    ledger = () if "--state" in more else ("--ledger", table / "l.db")
-    result = tuned(*given, *ledger)
+    result = tuned(*given, "--ledger", table / "l.db")
     assert result.returncode == 2, result.stdout
     assert len(result.stderr.strip().splitlines()) == 1, result.stderr
     assert re.search(words, result.stderr), result.stderr
@@ -154,17 +209,17 @@ def test_an_error_after_the_charge_says_what_stays_charged(table, tuned, monkeyp
         patched.setattr("privada.workflows.tune.write", full)
         failed = tuned(*asked)
     assert failed.returncode == 2
-    assert "stay charged" in failed.stderr
+    assert "stays charged" in failed.stderr
     assert str(table / "l.db") in failed.stderr
+    assert "1 release on the ledger" in failed.stderr
+    assert "--resume" in failed.stderr
+    done = tuned(*asked, "--resume")
+    assert done.returncode == 0, done.stderr
     with pv.Ledger(table / "l.db") as ledger:
-        charged = sum(ledger.totals().values())
-    assert f"{charged:,} releases were charged" in failed.stderr
-    (table / "best").mkdir()
-    (table / "best" / "ledger").write_bytes((table / "l.db").read_bytes())
+        assert sum(ledger.totals().values()) == 1
     taken = tuned(*asked)
     assert taken.returncode == 2
-    assert "Keep it" in taken.stderr
-    assert "remove" not in taken.stderr
+    assert "exists" in taken.stderr
 
 
 def test_the_prices_have_the_one_that_was_paid(table, tuned):

@@ -97,7 +97,7 @@ def stopped(*_, **__):
     "where",
     [
         "privada.workflows.pending_queries.tables.estimate_bounds",  # after the classes
-        "privada.workflows.train._kept",  # after all queries
+        "privada.workflows.table_runs._kept",  # after all queries
         "privada.workflows.train.Trainer.fit",
         "privada.train.trainer.take_step",
     ],
@@ -154,7 +154,7 @@ def test_bounds_that_were_to_be_defaults_are_not_asked_for_later(table):
     assert both.defaults == alone.bounds == tuple(names)
     options = replace(ASKED, epsilon=2.0, batch_size=20, delta=1e-3)
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr("privada.workflows.train._kept", stopped)
+        patched.setattr("privada.workflows.table_runs._kept", stopped)
         with pytest.raises(KeyboardInterrupt):
             train_table(table, options, "out")
     with pv.Ledger("out/ledger") as ledger:
@@ -208,7 +208,7 @@ def test_a_run_that_fails_before_its_first_charge_leaves_no_declaration(held, ta
     if held:
         pv.Ledger("account", pv.Budget(9.0, 1e-4), dataset="t").close()
     with monkeypatch.context() as patched:
-        patched.setattr("privada.workflows.train.ask_and_encode", stopped)
+        patched.setattr("privada.workflows.table_runs.ask_and_encode", stopped)
         with pytest.raises(KeyboardInterrupt):
             train_table(table, options, "out")
     assert not (table.parent / "out").exists()

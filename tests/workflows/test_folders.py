@@ -8,7 +8,7 @@ import privada as pv
 from privada.accounting import events
 from privada.core.errors import ArgumentError, CheckpointError, LedgerError
 from privada.workflows import TrainOptions, train_table, write_report
-from privada.workflows.charges import count_charges, holds_charges, telling_charges
+from privada.workflows.charges import count_charges, holds_charges
 from privada.workflows.folders import RunFolder, new_folder, refuse_existing
 
 OPTIONS = TrainOptions(2.0, schema="s.toml", epochs=2, batch_size=40, person="patient")
@@ -49,19 +49,6 @@ def test_charges_are_counted_by_run_and_kept(tmp_path):
     assert holds_charges(path)
 
 
-def test_an_error_says_what_was_charged_before(tmp_path):
-    path = tmp_path / "ledger"
-
-    def fails():
-        with telling_charges(path, "Go on."):
-            with pv.Ledger(path, dataset="d") as ledger:
-                ledger.charge({events.gaussian(2.0): 1}, run="a")
-            raise ArgumentError("No.")
-
-    with pytest.raises(ArgumentError, match=r"No. 1 releases were charged .* Go on."):
-        fails()
-
-
 @pytest.mark.parametrize("kind", ["planned", "adaptive"])
 def test_a_copy_of_a_ledger_has_all_that_it_holds_and_is_apart(kind, tmp_path):
     folder, more = RunFolder(tmp_path, OPTIONS), {events.gaussian(9.0): 1}
@@ -88,7 +75,7 @@ def test_only_a_ledger_for_several_runs_is_offered_to_the_next(kind, tmp_path):
     with pytest.raises(ArgumentError, match="Keep it") as refused:
         refuse_existing(tmp_path)
     assert (f"--ledger {tmp_path / 'ledger'}" in str(refused.value)) == (kind == "adaptive")
-    assert ("Make it by pv.Ledger(path, budget)" in str(refused.value)) == (kind == "planned")
+    assert ("Make it by privada ledger FILE --new" in str(refused.value)) == (kind == "planned")
     words = RunFolder(tmp_path, OPTIONS).charged_in_words("a")
     assert ("which takes other options that cost the same" in words) == (kind == "planned")
 

@@ -91,7 +91,7 @@ def test_a_ledger_for_another_unit_is_refused_before_anything_is_read(
     def read(*_, **__):
         raise AssertionError("the table was read")
 
-    monkeypatch.setattr(f"privada.workflows.{work}.read_rows", read)
+    monkeypatch.setattr("privada.workflows.table_runs.read_rows", read)
     given = {"epsilon": 2.0, "schema": "s.toml", "person": person, "ledger": "account"}
     ways = {"train": (train_table, TrainOptions), "tune": (tune_table, TuneOptions)}
     call, options = ways[work]

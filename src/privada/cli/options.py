@@ -85,6 +85,36 @@ Seed = Annotated[
     int | None,
     typer.Option(help="Random seed, for experiments: the result is reproducible and not private."),
 ]
+LearningRate = Annotated[
+    float | None,
+    typer.Option(
+        help="Learning rate. Default: for train 0.6 / sqrt(steps), falling to 0; for "
+        "tune, chosen among several."
+    ),
+]
+Clip = Annotated[
+    float | None,
+    typer.Option(help="Clipping norm. Default: 0.5 for train; for tune, chosen among several."),
+]
+LedgerPlace = Annotated[
+    str | None,
+    typer.Option(help="Privacy ledger of the data set. Default: a new one in --output."),
+]
+Resume = Annotated[
+    bool,
+    typer.Option(
+        "--resume",
+        help="Continue the stopped run in --output, on its ledger. Queries that were answered "
+        "are not repeated.",
+    ),
+]
+WhenLost = Annotated[
+    str | None,
+    typer.Option(
+        help="With --resume: what to do about a query that was charged but whose answer was "
+        "lost: refuse, pay-again or defaults. Default: refuse."
+    ),
+]
 Config = Annotated[
     Path | None,
     typer.Option(help="TOML file with the same option names. The command line wins."),

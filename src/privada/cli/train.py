@@ -35,33 +35,15 @@ def train(
     hidden: shared.Hidden = None,
     batch_size: shared.BatchSize = None,
     epochs: shared.Epochs = None,
-    lr: Annotated[
-        float | None, typer.Option(help="Learning rate. Default: 0.6 / sqrt(steps), falling to 0.")
-    ] = None,
-    clip: Annotated[float | None, typer.Option(help="Clipping norm. Default: 0.5.")] = None,
+    lr: shared.LearningRate = None,
+    clip: shared.Clip = None,
     public: shared.PublicTable = None,
     public_rows: shared.PublicRows = None,
     unit: shared.Unit = None,
-    ledger: Annotated[
-        str | None,
-        typer.Option(help="Privacy ledger of the data set. Default: a new one in --output."),
-    ] = None,
+    ledger: shared.LedgerPlace = None,
     config: shared.Config = None,
-    resume: Annotated[
-        bool,
-        typer.Option(
-            "--resume",
-            help="Continue the stopped run in --output, on its ledger. Queries that were answered "
-            "are not repeated.",
-        ),
-    ] = False,
-    when_lost: Annotated[
-        str | None,
-        typer.Option(
-            help="With --resume: what to do about a query that was charged but whose answer was "
-            "lost: refuse, pay-again or defaults. Default: refuse."
-        ),
-    ] = None,
+    resume: shared.Resume = False,
+    when_lost: shared.WhenLost = None,
     processes: Annotated[
         int, typer.Option(help="Processes of this machine that compute the steps together.")
     ] = 1,

@@ -10,12 +10,10 @@ from rich.console import Console
 from rich.table import Table
 
 from privada.cli import options as shared
-from privada.cli.printing import print_table, stoppable
+from privada.cli.printing import print_line, print_table, stoppable
 
 if TYPE_CHECKING:
     from privada.workflows import TunedTable
-
-_RESUMES = "The same command goes on if it has --state."
 
 
 def tune(
@@ -23,7 +21,7 @@ def tune(
     table: shared.TableFile,
     output: Annotated[
         Path | None,
-        typer.Option(help="Output directory (created) for the model, statement and prices."),
+        typer.Option(help="Output directory (created). Default: the table's name and -tuned."),
     ] = None,
     epsilon: shared.Epsilon = None,
     target: shared.Target = None,
@@ -38,6 +36,8 @@ def tune(
     hidden: shared.Hidden = None,
     batch_size: shared.BatchSize = None,
     epochs: shared.Epochs = None,
+    lr: shared.LearningRate = None,
+    clip: shared.Clip = None,
     choices: Annotated[
         list[str] | None,
         typer.Option(
@@ -61,44 +61,54 @@ def tune(
     public: shared.PublicTable = None,
     public_rows: shared.PublicRows = None,
     unit: shared.Unit = None,
-    ledger: Annotated[
-        str | None,
-        typer.Option(help="Privacy ledger of the data set. Default: one in memory."),
-    ] = None,
-    state: Annotated[
-        str | None,
-        typer.Option(help="File to continue from if the search is stopped; needs --ledger."),
-    ] = None,
+    ledger: shared.LedgerPlace = None,
     config: shared.Config = None,
+    resume: shared.Resume = False,
+    when_lost: shared.WhenLost = None,
+    state: Annotated[str | None, typer.Option(hidden=True)] = None,
     jobs: Annotated[int | None, typer.Option(help="Number of runs in parallel.")] = None,
     seed: shared.Seed = None,
     as_json: shared.AsJson = False,
 ) -> None:
     """Choose hyperparameters on a private table, at a price that is charged before the first run.
 
-    Each candidate is trained privately and scored privately on
-    held-out records. The whole search, scores included, costs
-    at most --epsilon. Only the best candidate is released,
-    unless --how compose-pld releases them all.
+    A table, a target and an epsilon are enough, as for train.
+    Column bounds and classes that you do not give are
+    estimated first, by queries that are charged. Each
+    candidate is then trained privately and scored privately
+    on held-out records. Queries, training and scores together
+    cost at most --epsilon. Only the best candidate is
+    released, unless --how compose-pld releases them all.
 
-    $ privada schema census.csv --target income --output census.toml
+    $ privada tune census.csv --target income --epsilon 1
 
-    $ privada tune census.csv --schema census.toml --epsilon 1
+    What to choose among, and where to write it:
+
+    $ privada tune census.csv --target income --epsilon 1
     --set lr=0.01,0.03,0.1 --set clip=0.5,1 --output best
 
-    `privada plan` prices a search before any data is read.
+    Ctrl-C stops cleanly; --resume continues. `privada plan`
+    prices a search before any data is read.
     """
     from privada.workflows import TuneOptions, read_options
+    from privada.workflows.folders import default_output
     from privada.workflows.options import parse_space
     from privada.workflows.requests import check_request
 
     given = {**context.params, "space": parse_space(choices or [])}
     options = read_options(TuneOptions, config, given)
-    check_request(table, options, output)
-    with stoppable(_RESUMES):
+    folder = default_output(table, "tuned") if output is None else output
+    check_request(table, options, folder, resume=resume or state is not None)
+    with stoppable("Go on with --resume.", folder):
         from privada.workflows import tune_table  # which loads torch
 
-        tuned = tune_table(table, options, output, progress=not as_json and sys.stdout.isatty())
+        tuned = tune_table(
+            table,
+            options,
+            folder,
+            resume=resume,
+            progress=not as_json and sys.stdout.isatty(),
+        )
     if as_json:
         typer.echo(json.dumps(tuned.to_dict(), indent=2))
     else:
@@ -123,5 +133,6 @@ def show(tuned: "TunedTable", console: Console) -> None:
         score = f"{number(found.score)}, with noise of standard deviation {found.score_std:.2g}"
     console.print(f"Best of {found.candidates} candidates: {words}", highlight=False)
     console.print(f"Score on held-out records: {score}", highlight=False)
-    console.print(f"Price: {found.price}\n", highlight=False)
+    console.print(f"Price of the search: {found.price}", highlight=False)
+    print_line(console, f"Output: {tuned.output}\n")
     console.print(str(tuned.statement), highlight=False, markup=False, soft_wrap=True)

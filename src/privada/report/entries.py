@@ -204,7 +204,10 @@ class Entry:
                 statement=statement,
                 history=() if history is None else history,
                 metrics=_score(tuned.get("score")) if metrics is None else metrics,
-                configuration=_settings(tuned) if configuration is None else _used(configuration),
+                configuration={
+                    **_used({} if configuration is None else configuration),
+                    **_settings(tuned),
+                },
                 prices=tuned.get("prices"),
                 chosen=tuned.get("how"),
                 tried=tuned.get("tried") or None,
@@ -222,7 +225,7 @@ def _score(score: Any) -> dict[str, float]:
 
 def _used(configuration: Any) -> dict[str, Any]:
     """Return the settings that a run used, without those that the statement has as well."""
-    unused = {"run", "assumptions"}
+    unused = {"run", "assumptions", "command", "space"}
     given = check_mapping("config.json", configuration)
     if given.get("model") == "linear":
         unused.add("hidden")

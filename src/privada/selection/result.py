@@ -136,7 +136,7 @@ def _statement(runs: CandidateRuns, run: str, ledger: Ledger) -> Statement:
         epsilon=ledger.epsilon(plan.delta),
         delta=plan.delta,
         run=run,
-        run_epsilon=plan.price.epsilon,
+        run_epsilon=plan.run_epsilon,
         accountant="rdp" if not (plan.all_released or ledger.adaptive) else ledger.accountant,
         budget=ledger.budget,
         ledger=IN_MEMORY if not ledger.durable else ledger.name,

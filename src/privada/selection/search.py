@@ -5,6 +5,8 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from privada.accounting import Budget, Ledger
+from privada.accounting.events import Tally
+from privada.accounting.ledger import PLANNED
 from privada.core.errors import ArgumentError
 from privada.core.randomness import SeededSource, make_source
 from privada.core.ranks import refuse_several
@@ -16,7 +18,7 @@ from privada.selection import state as states
 from privada.selection.candidates import Recipe, made, mechanism_of
 from privada.selection.result import CandidateResult, Selection
 from privada.selection.runs import CandidateRuns, charged_unit
-from privada.selection.search_loop import SearchSession, begin_state, continue_search
+from privada.selection.search_loop import TUNING, SearchSession, begin_state, continue_search
 from privada.selection.search_plan import plan_search
 from privada.selection.spaces import Settings, candidates_of
 from privada.selection.split import Split, split
@@ -47,6 +49,8 @@ def select(
     groups: Any = None,
     rows_per_unit: int | None = None,
     state: str | os.PathLike[str] | None = None,
+    run: str | None = None,
+    population: int | None = None,
     n_jobs: int | None = None,
     progress: bool = False,
 ) -> Selection:
@@ -83,6 +87,11 @@ def select(
             8; they are chosen afresh each time.
         state: a file to go on from when the search was killed. It is private until the search is
             done, and needs a ledger file.
+        run: the name that the search is charged under, by default one of its own. What the ledger
+            holds under it already, such as queries for bounds, counts within the budget; together
+            they cost at most that.
+        population: the public number of records, or of persons, where some were left out of `data`
+            in a way that depends on the records; `validation` is then a share.
         n_jobs: how many runs go side by side, through joblib; its `parallel_config` decides where,
             on this machine by default.
         progress: show a bar. It tells the number of runs under composition only.
@@ -129,6 +138,63 @@ def select(
     Hyperparameter Tuning with Renyi Differential Privacy, arXiv 2110.03620, Theorems 2 and 6; Liu
     and Talwar (2019), Private Selection from Private Candidates, arXiv 1811.07971, Theorem 3.4.
     """
+    session = prepare_search(
+        recipe,
+        data,
+        space=space,
+        validation=validation,
+        score=score,
+        how=how,
+        candidates=candidates,
+        shape=shape,
+        budget=budget,
+        noise_multiplier=noise_multiplier,
+        delta=delta,
+        score_noise=score_noise,
+        sampling=sampling,
+        ledger=ledger,
+        seed=seed,
+        unit=unit,
+        groups=groups,
+        rows_per_unit=rows_per_unit,
+        state=state,
+        run=run,
+        population=population,
+        n_jobs=n_jobs,
+    )
+    session.pay(budget)
+    return continue_search(session, n_jobs, progress)
+
+
+def prepare_search(
+    recipe: Recipe,
+    data: Any,
+    *,
+    space: Any,
+    validation: Any = 0.2,
+    score: Score | None = None,
+    how: str = "cheapest",
+    candidates: float | None = None,
+    shape: float | None = None,
+    budget: Budget | None = None,
+    noise_multiplier: float | None = None,
+    delta: float | None = None,
+    score_noise: float | None = None,
+    sampling: str | Participation = "poisson",
+    ledger: Ledger | str | os.PathLike[str] | None = None,
+    seed: int | None = None,
+    unit: str = "record",
+    groups: Any = None,
+    rows_per_unit: int | None = None,
+    state: str | os.PathLike[str] | None = None,
+    run: str | None = None,
+    population: int | None = None,
+    n_jobs: int | None = None,
+) -> SearchSession:
+    """Return a search that `select` would pay for next: planned, and tried on dummy examples.
+
+    Guarantee: nothing is charged, and no record is looked at. What can be wrong has been raised.
+    """
     refuse_several(
         "a search",
         "Start it in one process; its runs go side by side with n_jobs, or on a cluster.",
@@ -137,6 +203,14 @@ def select(
     unit, score = _checked(recipe, score, seed, unit, groups)
     opened = _opened(ledger, budget, state)
     before = states.read(state)
+    if run is not None:
+        printable_text("run", run)
+    name = run if before is None else before.run
+    if run not in (None, name):
+        raise ArgumentError(
+            f"Expected run to be {name!r}, under which the search in {os.fspath(state or '')!r} "
+            f"was begun, got run={run!r}. Leave it out or give that."
+        )
     settings = tuple(candidates_of(space))
     parts = split(
         data,
@@ -147,6 +221,7 @@ def select(
         groups=groups,
         rows_per_unit=rows_per_unit,
         unit=unit,
+        population=None if population is None else integer("population", population),
     )
     opened.check_unit(charged_unit(unit, parts.grouped))
     described = _described(recipe, settings, parts, taking_part, unit)
@@ -162,15 +237,37 @@ def select(
         scored=not parts.public,
         ledger=opened,
         noise_factor=None if before is None else before.noise_factor,
+        paid=_paid(opened, name),
     )
     runs = CandidateRuns(
         recipe, settings, plan, parts, score, taking_part, seed, opened.dataset, unit,
         described.sources, described.private,
     )  # fmt: skip
-    session = _checked_session(runs, described.words, opened, before, state)
+    session = _checked_session(runs, described.words, opened, before, state, name)
     session.try_workers(n_jobs)
-    session.pay(budget, resumed=before is not None)
-    return continue_search(session, n_jobs, progress)
+    return session
+
+
+def dry_run_search(
+    recipe: Recipe, data: Any, *, ledger: Ledger, budget: Budget, **asked: Any
+) -> Tally:
+    """Return what `select` would charge, and raise what it would raise, on a copy of its ledger.
+
+    A copy that is not a planned ledger is charged; a planned one is asked when it is declared.
+    """
+    session = prepare_search(recipe, data, ledger=ledger, budget=budget, **asked)
+    if ledger.kind != PLANNED:
+        session.pay(budget)
+    return Tally({session.runs.plan.event: 1})
+
+
+def _paid(ledger: Ledger, run: str | None) -> Tally:
+    """Return what a run was charged before its search, for queries."""
+    total = Tally()
+    for each in ledger.charges() if run is not None else ():
+        if each.run == run and each.purpose != TUNING:
+            total[each.event] += each.count
+    return total
 
 
 def _checked_session(
@@ -179,6 +276,7 @@ def _checked_session(
     ledger: Ledger,
     before: SearchState | None,
     path: str | os.PathLike[str] | None,
+    run: str | None,
 ) -> SearchSession:
     """Return a search that is ready to be paid, whose candidates run on dummy examples."""
     for index in range(len(runs.candidates)):
@@ -186,7 +284,8 @@ def _checked_session(
     fingerprint = runs.fingerprint(words, ledger)
     if before is not None:
         states.refuse_other(before, fingerprint, path)
-    return SearchSession(runs, before or begin_state(runs, fingerprint), ledger, path)
+    begun = before or begin_state(runs, fingerprint, run)
+    return SearchSession(runs, begun, ledger, path, resumed=before is not None)
 
 
 def _checked(

@@ -27,10 +27,14 @@ from privada.selection.stopping import draw_runs
 _log = logging.getLogger("privada.selection")
 
 
-def begin_state(runs: CandidateRuns, fingerprint: str) -> SearchState:
+TUNING = "tuning"
+"""The purpose that a search is charged for."""
+
+
+def begin_state(runs: CandidateRuns, fingerprint: str, run: str | None = None) -> SearchState:
     """Draw how many runs there will be, and of which candidates."""
     plan, count = runs.plan, len(runs.candidates)
-    name = f"select-{os.urandom(4).hex()}"
+    name = f"select-{os.urandom(4).hex()}" if run is None else run
     if plan.all_released:
         draws = list(range(count))
     else:
@@ -43,13 +47,14 @@ def begin_state(runs: CandidateRuns, fingerprint: str) -> SearchState:
 class SearchSession:
     """A search under way in this process: its runs, its state, its ledger and where it is kept.
 
-    `path` is the file of the state, None where nothing is kept.
+    `path` is the file of the state, None where nothing is kept; `resumed` whether it was there.
     """
 
     runs: CandidateRuns
     state: SearchState
     ledger: Ledger
     path: str | os.PathLike[str] | None
+    resumed: bool = False
 
     @cached_property
     def started(self) -> StartedRuns:
@@ -63,7 +68,7 @@ class SearchSession:
         """Send the runs to a worker: what cannot be sent shows before anything is charged."""
         list(_parallel(n_jobs)([delayed(self.runs.ready)()]))
 
-    def pay(self, budget: Budget | None, *, resumed: bool) -> None:
+    def pay(self, budget: Budget | None) -> None:
         """Charge the whole search, unless that is done.
 
         Raises:
@@ -72,7 +77,7 @@ class SearchSession:
         try:
             self._pay(budget)
         except BudgetExceeded:
-            if not resumed:  # nothing was begun: leave nothing that tells what would have been
+            if not self.resumed:  # nothing was begun: leave nothing that tells what would have been
                 states.remove(self.path)
                 self.started.remove()
             raise
@@ -86,7 +91,7 @@ class SearchSession:
         # here alone: of a search that is paid for, notes that are gone are lost
         self.started.create()
         unit = self.runs.charged_unit
-        Account(self.ledger, run=name, purpose="tuning", limit=budget, unit=unit).charge(event)
+        Account(self.ledger, run=name, purpose=TUNING, limit=budget, unit=unit).charge(event)
 
     def label(self, number: int) -> str:
         """Return the label under which a candidate's run is given out, under composition."""

@@ -29,7 +29,7 @@ class SearchPlan:
     `noise_multipliers` has the noise of each candidate's runs; `score_noise` is that of the scores,
     None where they are of public records and cost nothing; `tallies` has what a run of each
     candidate is charged as, its score left out; `noise_factor` is by how much an adaptive ledger
-    has made all noise larger.
+    has made all noise larger; `paid` is what the same run was charged before, for other queries.
     """
 
     how: str
@@ -40,6 +40,7 @@ class SearchPlan:
     delta: float
     tallies: tuple[Items, ...]
     noise_factor: float = 1.0
+    paid: Items = ()
 
     @property
     def all_released(self) -> bool:
@@ -60,6 +61,11 @@ class SearchPlan:
         """What the whole search costs, by itself."""
         epsilon = epsilon_of({self.event: 1}, self.delta)
         return priced(self.how, epsilon, self.delta, self.expected_runs)
+
+    @cached_property
+    def run_epsilon(self) -> float:
+        """What the whole search costs, with what its run was charged before."""
+        return epsilon_of(Tally({self.event: 1}) + Tally(dict(self.paid)), self.delta)
 
     @property
     def log_noise(self) -> float:
@@ -133,6 +139,7 @@ def plan_search(
     scored: bool,
     ledger: Ledger | None = None,
     noise_factor: float | None = None,
+    paid: Tally | None = None,
 ) -> SearchPlan:
     """Return the plan of a search among candidates, of which each runs one of the mechanisms.
 
@@ -145,6 +152,9 @@ def plan_search(
     An adaptive `ledger` counts by a filter, which takes more than the loss distributions that noise
     is calibrated by. A search that fits its budget by those alone gets the factor of noise with
     which it fits by the filter too; one that is resumed has the `noise_factor` that it began with.
+
+    What the same run has `paid` for other queries counts within its budget, together with the
+    search: noise is calibrated to what both cost jointly.
     """
     delta = _checked(how, shape, budget, noise_multiplier, delta)
     count = len(mechanisms)
@@ -152,8 +162,9 @@ def plan_search(
     if score_noise is not None:
         score_noise = positive("score_noise", score_noise) if scored else None
     planner = _Planner(
-        tuple(mechanisms), runs, delta, budget, noise_multiplier, score_noise, scored
-    )
+        tuple(mechanisms), runs, delta, budget, noise_multiplier, score_noise, scored,
+        Tally(paid or {}),
+    )  # fmt: skip
     found, refused = [], None
     for way in SEARCHES if how == "cheapest" else (how,):
         if way.startswith("compose") and runs != count:
@@ -228,6 +239,7 @@ class _Planner:
     noise_multiplier: float | None
     score_noise: float | None
     scored: bool
+    paid: Tally
 
     def plan(self, how: str, shape: float) -> SearchPlan:
         """Return the plan of one way.
@@ -287,7 +299,10 @@ class _Planner:
         noise = self.score_noise
         if self.scored and noise is None:
             noise = factor * free_score_noise(tallies)
-        return SearchPlan(how, self.expected_runs, shape, sigmas, noise, self.delta, tallies)
+        return SearchPlan(
+            how, self.expected_runs, shape, sigmas, noise, self.delta, tallies,
+            paid=items_of(self.paid),
+        )  # fmt: skip
 
     def _each_alone(self, how: str, shape: float, budget: Budget, words: str) -> list[float]:
         """Return the noise of each candidate, as if all others were like it."""
@@ -309,7 +324,13 @@ class _Planner:
     def _cost(self, how: str, event: DpEvent) -> float:
         """Return the epsilon by which noise is calibrated."""
         if how != "liu-talwar":
-            return epsilon_of({event: 1}, self.delta)
+            return epsilon_of(Tally({event: 1}) + self.paid, self.delta)
         assert isinstance(event, Selected)
         one = _most_expensive(event.candidates)
-        return liu_talwar(lambda small: rdp.to_epsilon(one, small), self.expected_runs, self.delta)
+        # the theorem says nothing of other queries: epsilons and deltas are added up
+        delta, before = self.delta, 0.0
+        if self.paid:
+            delta = self.delta / 2
+            before = epsilon_of(self.paid, delta)
+        searched = liu_talwar(lambda small: rdp.to_epsilon(one, small), self.expected_runs, delta)
+        return before + searched

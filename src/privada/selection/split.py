@@ -117,12 +117,14 @@ def split(
     groups: Any = None,
     rows_per_unit: int | None = None,
     unit: str = "record",
+    population: int | None = None,
 ) -> Split:
     """Return the training and the scored records; see `select` for `validation`.
 
     A share is drawn by a coin for each unit, so that nobody's part depends on who else is there;
     with participation of a fixed count, where the number of units is fixed, by a random order.
-    `mask` is what an earlier call drew.
+    `mask` is what an earlier call drew. `population` is the public number of units where some were
+    left out of `data`, so that the number there is private; validation is then a share.
 
     Guarantee: all rows of a unit are in one part.
     """
@@ -132,7 +134,12 @@ def split(
         return _scored_on_public(whole, as_pair(validation.data))
     if isinstance(validation, float):
         share = probability("validation", validation)
-        return _by_share(whole, share, participation, draw_bits, mask)
+        return _by_share(whole, share, participation, draw_bits, mask, population)
+    if population is not None:
+        raise ArgumentError(
+            "Expected validation to be a share where population is given, got records or rows. "
+            "Give a share such as validation=0.2."
+        )
     rows = _rows(validation, whole.rows)
     if rows is not None:
         return _by_rows(whole, rows, mask)
@@ -169,9 +176,15 @@ def _by_share(
     participation: Participation,
     draw_bits: Callable[[], RandomSource],
     mask: Mask | None,
+    population: int | None,
 ) -> Split:
     """Return parts drawn by chance, or those that an earlier call drew."""
-    units, fixed = whole.units, participation.fixed_count
+    units, fixed = population or whole.units, participation.fixed_count
+    if population is not None and fixed:
+        raise ArgumentError(
+            "Expected Poisson sampling where population is given, got a fixed number of records "
+            "in a step. Leave population out or change sampling."
+        )
     counted = "records" if whole.groups is None else f"{whole.unit}s"
     expected = max(1, round(share * units))
     if units < 2 or expected >= units:
@@ -187,7 +200,7 @@ def _by_share(
             "rows."
         )
     if mask is None:
-        drawn = _drawn(units, share, participation, draw_bits())
+        drawn = _drawn(whole.units, share, participation, draw_bits())
         mask = drawn if whole.groups is None else drawn[whole.groups]
     _check_drawn_before(whole, mask)
     if mask.all() or not mask.any():

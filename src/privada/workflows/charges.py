@@ -1,11 +1,8 @@
 """What was charged, by what the ledger holds: said in errors, and of folders that hold one."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
-
 from privada.accounting import Ledger, events
-from privada.accounting.ledger import Place, exists, file_of, in_words
-from privada.core.errors import LedgerError, PrivadaError
+from privada.accounting.ledger import Place, exists, file_of
+from privada.core.errors import LedgerError
 
 
 def has_ledger(place: Place) -> bool:
@@ -33,21 +30,3 @@ def holds_charges(place: Place) -> bool:
     except LedgerError:
         file = file_of(place)
         return file is None or file.is_file()
-
-
-@contextmanager
-def telling_charges(place: Place | None, advice: str) -> Iterator[None]:
-    """Add to an error what was charged before it arose, by what the ledger holds."""
-    before = 0 if place is None else count_charges(place)
-    try:
-        yield
-    except PrivadaError as error:
-        charged = 0
-        with suppress(LedgerError):  # which cannot be read now: the first error says more
-            charged = 0 if place is None else count_charges(place) - before
-        if charged and place is not None:
-            error.args = (
-                f"{error} {charged:,} releases were charged to {in_words(place)!r} before that, "
-                f"and stay charged. {advice}",
-            )
-        raise

@@ -25,7 +25,7 @@ from privada.accounting.ledger import (
 from privada.core.errors import ArgumentError, CheckpointError, LedgerError
 from privada.tables.files import write_durably
 from privada.workflows.charges import count_charges, has_ledger, holds_charges
-from privada.workflows.options import TrainOptions
+from privada.workflows.options import TableOptions
 
 if TYPE_CHECKING:
     from privada.tables.query_plan import QueryPlan
@@ -36,15 +36,17 @@ _STATEMENT = "statement.json"
 _QUERIES = "queries"
 
 
-def default_output(table: str | os.PathLike[str]) -> Path:
+def default_output(table: str | os.PathLike[str], ending: str = "private") -> Path:
     """Return the output folder for a table where none is named: its name and -private, here.
+
+    For a search it ends in -tuned.
 
     Example:
         >>> from privada.workflows.folders import default_output
         >>> print(default_output("data/patients.csv.gz"))
         patients-private
     """
-    return Path(f"{Path(table).resolve().name.split('.')[0]}-private")
+    return Path(f"{Path(table).resolve().name.split('.')[0]}-{ending}")
 
 
 def refuse_existing(folder: Path) -> None:
@@ -57,8 +59,8 @@ def refuse_existing(folder: Path) -> None:
             if _is_planned(path):
                 other = (
                     "give another --output, and a ledger for several runs on the same records: "
-                    "this one is for its run alone. Make it by pv.Ledger(path, budget), and name "
-                    "it with --ledger in each."
+                    "this one is for its run alone. Make it by privada ledger FILE --new EPSILON "
+                    "--delta DELTA, and name it with --ledger in each."
                 )
             advice = (
                 "Keep it: its ledger says what was spent on these records. Go on with a stopped "
@@ -126,13 +128,13 @@ def writing(folder: Path) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class RunFolder:
-    """The output folder of one training run, and the ledger that the run is charged to."""
+    """The output folder of one run on a table, and the ledger that the run is charged to."""
 
     path: Path
-    options: TrainOptions
+    options: TableOptions
 
     @classmethod
-    def create(cls, path: Path, options: TrainOptions) -> "RunFolder":
+    def create(cls, path: Path, options: TableOptions) -> "RunFolder":
         """Make a new folder."""
         refuse_existing(path)
         with writing(path):
@@ -140,15 +142,20 @@ class RunFolder:
         return cls(path, options)
 
     @classmethod
-    def reopen(cls, path: Path, options: TrainOptions) -> "RunFolder":
+    def reopen(cls, path: Path, options: TableOptions) -> "RunFolder":
         """Return the folder of a run that was stopped."""
-        done = (path / _STATEMENT).exists() and not (path / _CHECKPOINT).exists()
-        if done or not (path / _CONFIG).exists():
+        if not cls.unfinished(path):
             raise CheckpointError(
                 f"Expected an unfinished run in {str(path)!r}, got none. Start one without "
                 "--resume, in another folder if this one exists."
             )
         folder = cls(path, options)
+        command = folder.facts().get("command", "train")
+        if command != options.workflow:
+            raise ArgumentError(
+                f"Expected the run in {str(path)!r} to go on by privada {command}, which began it, "
+                f"got privada {options.workflow}. Give that command, or another --output."
+            )
         began = folder.facts().get("person")
         if began != options.person:
             how = "without --person" if began is None else f"with --person {began}"
@@ -157,6 +164,12 @@ class RunFolder:
                 f"{options.person!r}: what is protected stays the same. Start another run instead."
             )
         return folder
+
+    @staticmethod
+    def unfinished(path: Path) -> bool:
+        """Return whether a folder has a run that was begun and is not done."""
+        done = (path / _STATEMENT).exists() and not (path / _CHECKPOINT).exists()
+        return (path / _CONFIG).exists() and not done
 
     # ------------------------------------------------------------------ files
 
@@ -202,7 +215,7 @@ class RunFolder:
 
     def keep_facts(self, facts: dict[str, Any]) -> None:
         """Write what is known of the run, durably."""
-        write_durably(self.path / _CONFIG, json.dumps(facts, indent=2) + "\n")
+        write_durably(self.path / _CONFIG, json.dumps(facts, indent=2, default=repr) + "\n")
 
     @property
     def queries(self) -> "QueryPlan | None":
@@ -227,8 +240,9 @@ class RunFolder:
         """Return the name that all of it is charged under, kept in the folder."""
         if (self.path / _CONFIG).exists():
             return str(self.facts(run=str)["run"])
-        name = f"{self.options.method or 'dp-adam-wosm'}-{os.urandom(4).hex()}"
-        facts = {"run": name, "table": table.name, **asdict(self.options)}
+        options = self.options
+        name = f"{options.run_prefix}-{os.urandom(4).hex()}"
+        facts = {"command": options.workflow, "run": name, "table": table.name, **asdict(options)}
         if self.options.ledger is not None:  # no password is written down
             facts["ledger"] = in_words(self.options.ledger)
         self.keep_facts(facts)

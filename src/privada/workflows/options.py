@@ -6,7 +6,7 @@ import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 from privada.accounting import Budget
 from privada.accounting.ledger import ROW, all_rows_of
@@ -14,6 +14,7 @@ from privada.core.errors import ArgumentError
 from privada.core.validation import integer, printable_text
 from privada.selection.defaults import default_delta
 
+USUAL_METHOD = "dp-adam-wosm"
 _LISTS = ("classes", "text", "hidden")
 # What a unit is called unless the user says otherwise: without and with a column of persons.
 _RECORD, _PERSON = "record", "person"
@@ -41,6 +42,16 @@ class TableOptions:
     rows_per_person: int | None = None
     ledger: str | None = None
     seed: int | None = None
+    lr: float | None = None
+    clip: float | None = None
+    when_lost: str = "refuse"
+
+    workflow: ClassVar[str]
+
+    @property
+    def run_prefix(self) -> str:
+        """What the names of runs begin with."""
+        return self.workflow
 
     def __post_init__(self) -> None:
         for name in _LISTS:
@@ -116,9 +127,12 @@ class TrainOptions(TableOptions):
         'person'
     """
 
-    lr: float | None = None
-    clip: float | None = None
-    when_lost: str = "refuse"
+    workflow: ClassVar[str] = "train"
+
+    @property
+    def run_prefix(self) -> str:
+        """The method."""
+        return self.method or USUAL_METHOD
 
 
 @dataclass(frozen=True)
@@ -131,10 +145,13 @@ class TuneOptions(TableOptions):
         how: the way to choose, of `pv.selection.WAYS`, or "cheapest".
         candidates: the expected number of runs, by default the number of candidates.
         validation: the share of records that is set apart for scores.
-        state: a file to go on from if the search is stopped; it needs a ledger.
         jobs: how many runs go side by side.
 
-    The other options are those of `TrainOptions`; epsilon is that of the whole search.
+    The other options are those of `TrainOptions`. epsilon is that of the whole search, with the
+    queries before it; `lr` and `clip` are fixed where they are given, and not chosen.
+
+    `state` is deprecated: a search keeps its state in its output folder. With it, a search that was
+    stopped goes on as with `resume=True`.
 
     Example:
         >>> from privada.workflows import TuneOptions
@@ -146,8 +163,10 @@ class TuneOptions(TableOptions):
     how: str = "cheapest"
     candidates: float | None = None
     validation: float = 0.2
-    state: str | None = None
     jobs: int | None = None
+    state: str | None = None
+
+    workflow: ClassVar[str] = "tune"
 
 
 def parse_space(choices: Sequence[str]) -> dict[str, list[Any]]:
@@ -159,7 +178,7 @@ def parse_space(choices: Sequence[str]) -> dict[str, list[Any]]:
     Returns:
         The values by name, as `TuneOptions.space` takes them.
 
-    Edge cases: words without a name or a value are refused.
+    Edge cases: words without a name or a value are refused, and a setting that is there twice.
 
     Example:
         >>> from privada.workflows import parse_space
@@ -174,7 +193,14 @@ def parse_space(choices: Sequence[str]) -> dict[str, list[Any]]:
             raise ArgumentError(
                 f"Expected --set name=value,value, got {choice!r}. Write --set lr=0.1,1,10."
             )
-        space[name.strip().replace("-", "_")] = listed
+        setting = name.strip().replace("-", "_")
+        if setting in space:
+            values = ",".join(map(str, (*space[setting], *listed)))
+            raise ArgumentError(
+                f"Expected each setting once in --set, got {setting} twice. Write --set "
+                f"{setting}={values}."
+            )
+        space[setting] = listed
     return space
 
 

@@ -150,25 +150,6 @@ def ask_and_encode(
     return _encoded(rows, schema, said)
 
 
-def encode_known(rows: TableRows, options: TableOptions) -> TrainingData:
-    """Return the records of a table of which everything is known, encoded; refuse others."""
-    schema, said = rows.schema, rows.assumptions
-    if schema is None:
-        target = _known_target(rows.types, options)
-        if target is None:
-            raise ArgumentError(
-                f"Expected the classes of {options.target!r} to be known before a search, got "
-                "none. Name them with --class, once for each, or give --schema or --public."
-            )
-        schema = _schema_of_types(rows, options, target)
-    if schema.pending:
-        raise ArgumentError(
-            f"Expected bounds of {', '.join(map(repr, schema.pending))} to be known before a "
-            "search, got none. Give --schema with low and high, or --public."
-        )
-    return _encoded(rows, schema, said)
-
-
 def _encoded(rows: TableRows, schema: tables.Schema, assumptions: tuple[str, ...]) -> TrainingData:
     encoded = tables.encode(rows.private, schema)
     return TrainingData(

@@ -13,8 +13,8 @@ from privada import data as records
 from privada import defaults, tables
 from privada.accounting import Ledger, Statement
 from privada.accounting.events import Tally
-from privada.accounting.ledger import PLANNED, Place, exists
-from privada.core.errors import BudgetExceeded, PrivadaError
+from privada.accounting.ledger import Place
+from privada.core.errors import BudgetExceeded
 from privada.core.hidden_streams import hidden_generator
 from privada.core.randomness import make_source
 from privada.core.ranks import refuse_several
@@ -24,24 +24,15 @@ from privada.models import Architecture, save
 from privada.query.executor import Execution
 from privada.query.scores import Score, accuracy, bounded_loss, public_score
 from privada.report import Entry, write, write_model_card
-from privada.tables.files import write_durably
 from privada.train.trainer import Trainer
-from privada.workflows.declarations import declare_run, tally_of_run
 from privada.workflows.folders import RunFolder, default_output, writing
-from privada.workflows.options import TrainOptions
-from privada.workflows.pending_queries import (
-    PendingQueries,
-    TrainingData,
-    ask_and_encode,
-    dry_run_data,
-    pending_queries,
-    unpaid_queries,
-)
-from privada.workflows.table_rows import TableRows, read_rows, with_person_of_schema
+from privada.workflows.options import USUAL_METHOD, TrainOptions
+from privada.workflows.pending_queries import TrainingData
+from privada.workflows.table_rows import with_person_of_schema
+from privada.workflows.table_runs import Work, run_on_table
 
 # A run that is killed loses at most one in so many of its steps.
 _CHECKPOINTS = 50
-_USUAL_METHOD = "dp-adam-wosm"
 
 
 @dataclass(frozen=True)
@@ -140,72 +131,19 @@ def train_table(
     options = with_person_of_schema(options)
     source = Path(table)
     place = default_output(source) if output is None else Path(output)
-    folder = (RunFolder.reopen if resume else RunFolder.create)(place, options)
-    run, made = "", False
-    try:
-        run = folder.run_name(source)
-        folder.check_ledger()
-        rows = read_rows(source, options, folder.schema)
-        answers = tables.AnswerCache(folder.answers, when_lost=options.when_lost)
-        budget = options.budget(rows.units)
-        pending = pending_queries(rows, options, budget, answers).as_declared(folder.queries)
-        ahead = None
-        if not rows.complete or (folder.declares and not folder.checkpoint.exists()):
-            ahead = _dry_run(rows, pending, folder, run)
-        made = not exists(folder.ledger_place)
-        with folder.open_ledger(budget, source.name.split(".")[0]) as ledger:
-            answers.check_paid(ledger=ledger, run=run)  # a schema that is kept came of them
-            if ahead is not None:
-                _declare(ahead, pending, ledger, run, folder)
-            data = ask_and_encode(rows, options, pending, ledger=ledger, run=run)
-            return _train(_kept(data, folder), ledger, run, folder, progress, processes)
-    except BaseException as error:
-        charged = folder.charged_in_words(run) if folder.may_be_charged else ""
-        if charged and isinstance(error, PrivadaError):
-            error.args = (f"{error} {charged}",)
-        if not resume and not charged:
-            if made:
-                folder.remove_new_ledger()
-            folder.remove_if_unpaid()
-        raise
 
-
-def _dry_run(rows: TableRows, pending: PendingQueries, folder: RunFolder, run: str) -> Tally:
-    """Return what the run is still going to be charged, known before any of it.
-
-    What queries and training would raise is raised here, on a copy of the ledger. The plan depends
-    on the number of units, the options and the charges so far, and on no answer: `dry_run_data` has
-    none.
-    """
-    options = folder.options
-    with folder.copied_ledger() as held, Ledger(None, kind=PLANNED) as planned:
-        before = planned if held is None else held
-        unpaid = unpaid_queries(rows, options, pending, before, run)
-        trial, charged = before, unpaid
-        if held is not None and held.declared(run) is not None:
-            # declared or not, it can be charged here; `declare_run` says what is allowed
-            trial, charged = planned, tally_of_run(held, run) + unpaid
-        if charged:
-            trial.charge(charged, run=run, purpose="statistics", unit=options.charged_unit)
-        data = dry_run_data(rows, options, pending)
+    def planned(data: TrainingData, trial: Ledger, run: str) -> Tally:
         trainer, _ = _make_trainer(options, data, trial, run, None)
-        return unpaid + trainer.planned()
+        return trainer.planned()
 
+    def done(data: TrainingData, ledger: Ledger, run: str, folder: RunFolder) -> TrainedTable:
+        return _train(options, data, ledger, run, folder, progress, processes)
 
-def _declare(
-    ahead: Tally, pending: PendingQueries, ledger: Ledger, run: str, folder: RunFolder
-) -> None:
-    """Declare what is still to be charged, and keep how queries are asked: they stay as they are.
-
-    A question that was paid for and whose answer was lost is paid for again, if that is asked for.
-    """
-    if ledger.declared(run) is not None and folder.queries is None:
-        folder.keep_queries(pending.queries)
-    lost = pending.answers.lost(ledger=ledger, run=run) > 0
-    declare_run(ledger, run, ahead, interrupted=lost)
+    return run_on_table(source, options, place, Work(planned, done), resume=resume)
 
 
 def _train(
+    options: TrainOptions,
     data: TrainingData,
     ledger: Ledger,
     run: str,
@@ -214,13 +152,13 @@ def _train(
     processes: int,
 ) -> TrainedTable:
     """Take all steps, and fill the folder."""
-    checkpoint, options = folder.checkpoint, folder.options
+    checkpoint = folder.checkpoint
     resumed = checkpoint if checkpoint.exists() else None
     with helpers(processes, _help, options, data, run, folder.ledger_place) as executor:
         trainer, architecture = _make_trainer(options, data, ledger, run, resumed, executor)
         every = max(1, trainer.steps // _CHECKPOINTS)
         _take_steps(trainer, progress=progress, checkpoint=checkpoint, checkpoint_steps=every)
-    metrics = _public_metrics(trainer.model, data)
+    metrics = public_metrics(trainer.model, data)
     trained = TrainedTable(trainer, architecture, data, metrics, folder.path)
     with writing(folder.path):
         _write_results(trained, folder)
@@ -246,16 +184,6 @@ def _help(
     _take_steps(trainer)
 
 
-def _kept(data: TrainingData, folder: RunFolder) -> TrainingData:
-    """Keep the schema in the folder with what it rests on; a resumed run has what was kept."""
-    if folder.schema.exists():
-        kept = folder.facts(assumptions=list)["assumptions"]
-        return replace(data, assumptions=tuple(kept))
-    folder.keep_facts({**folder.facts(), "assumptions": list(data.assumptions)})
-    write_durably(folder.schema, data.schema.to_toml(folder=folder.path))
-    return data
-
-
 def _make_trainer(
     options: TrainOptions,
     data: TrainingData,
@@ -269,7 +197,7 @@ def _make_trainer(
         lr=options.lr, numbers=data.outputs == 1,
     )  # fmt: skip
     method = chosen.method
-    if options.method not in (None, _USUAL_METHOD):
+    if options.method not in (None, USUAL_METHOD):
         assert options.method is not None
         method = defaults.named(options.method, data.public, lr=options.lr, clip=options.clip)
     hidden = options.hidden if options.model == "mlp" else ()
@@ -303,7 +231,7 @@ def table_score(outputs: int) -> Score:
     return accuracy() if outputs > 1 else bounded_loss(nn.MSELoss(), 4.0)
 
 
-def _public_metrics(model: nn.Module, data: TrainingData) -> dict[str, float]:
+def public_metrics(model: nn.Module, data: TrainingData) -> dict[str, float]:
     """Return how the model does on rows that were declared public."""
     if data.public is None:
         return {}

@@ -3,6 +3,7 @@
 import json
 import math
 import os
+import warnings
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -11,27 +12,27 @@ from torch import nn
 
 from privada import defaults, tables
 from privada.accounting import Ledger, Statement
-from privada.accounting.ledger import exists
+from privada.accounting.events import Tally
+from privada.core.errors import ArgumentError
+from privada.core.ranks import refuse_several
 from privada.methods import get
 from privada.models import Architecture, save
 from privada.report import Entry, write, write_model_card
 from privada.selection.candidates import Candidate
 from privada.selection.prices import in_each_way
-from privada.selection.search import Selection, select
-from privada.workflows.charges import telling_charges
-from privada.workflows.folders import new_folder, refuse_existing
-from privada.workflows.options import TuneOptions
-from privada.workflows.pending_queries import TrainingData, encode_known
-from privada.workflows.table_rows import read_rows, with_person_of_schema
-from privada.workflows.train import table_score
+from privada.selection.search import Selection, dry_run_search, select
+from privada.workflows.folders import RunFolder, default_output, writing
+from privada.workflows.options import USUAL_METHOD, TuneOptions
+from privada.workflows.pending_queries import TrainingData
+from privada.workflows.table_rows import with_person_of_schema
+from privada.workflows.table_runs import Work, run_on_table
+from privada.workflows.train import public_metrics, table_score
 
 # What is chosen among where nothing is said. Methods whose steps have a size of their own take
 # rates around the default one; for the others they go a long way.
 _OWN_STEP_SIZE = ("dp-adam", "dp-adam-wosm", "dp-adam-bc", "dp-rmsprop", "dp-adagrad")
 _RATES = (0.1, 0.3, 1.0, 3.0, 10.0, 30.0)
 _CLIPS = (0.1, 0.5, 1.0)
-_USUAL_METHOD = "dp-adam-wosm"
-RESUMES = "The same command goes on if it has --state."
 
 
 @dataclass(frozen=True)
@@ -109,6 +110,8 @@ class TunedTable:
         schema: what the columns are.
         space: what was chosen among.
         assumptions: what the schema rests on, in words.
+        metrics: figures on rows that were declared public, by name.
+        output: the folder that everything is in.
 
     Example: see `tune_table`.
     """
@@ -117,7 +120,9 @@ class TunedTable:
     architecture: Architecture
     schema: tables.Schema
     space: dict[str, list[Any]]
-    assumptions: tuple[str, ...] = ()
+    assumptions: tuple[str, ...]
+    metrics: dict[str, float]
+    output: Path
 
     @property
     def statement(self) -> Statement:
@@ -141,6 +146,7 @@ class TunedTable:
             "prices": in_each_way(found.run_charges, found.price.runs, found.price.delta),
             "tried": [{"settings": each.settings, "score": each.score} for each in found.tried],
             "epsilon": found.epsilon(),
+            "metrics": self.metrics,
             "model": {"kind": self.architecture.kind, "inputs": self.architecture.inputs},
         }
 
@@ -150,130 +156,175 @@ def tune_table(
     options: TuneOptions,
     output: str | os.PathLike[str] | None = None,
     *,
+    resume: bool = False,
     progress: bool = False,
 ) -> TunedTable:
     """Choose settings on a private table, at a price that is paid before the first look.
 
-    Each candidate is trained privately and scored privately on records that none is trained on.
-    This is what `privada tune` does.
+    What no schema, public table or option tells of the columns is found by charged queries first,
+    within the same epsilon. Each candidate is trained privately and scored privately on records
+    that none is trained on. This is what `privada tune` does.
 
     Args:
         table: a file, or a folder of text, as `pv.tables.read` takes it.
         options: what is asked for.
-        output: a folder for the model, the statement and the prices, which is created; none is
-            written without it.
+        output: the output folder, which is created; by default the table's name and "-tuned".
+        resume: go on with the stopped search in `output`, on its ledger. What was answered is not
+            asked again, and what was paid for is not charged again.
         progress: show a bar.
 
     Returns:
         The best model, its settings and what it cost to find.
 
-    Guarantee: the whole search, scores included, costs what `options.epsilon` says and is charged
-    before it begins; see `pv.selection.select`.
+    Guarantee: queries and search, scores included, together cost at most `options.epsilon` at the
+    budget's delta, for each row or, with `options.person`, for all rows of a person. On a ledger
+    that is made for the search both are declared before the first query; the search is calibrated
+    to what the queries leave, by the joint price of all. See `pv.selection.select`.
 
-    Edge cases: what the columns are has to be known, by a schema or a public table: a search does
-    not estimate bounds or classes. What is wrong is said before the charge. An error after it says
-    what stays charged.
+    Edge cases: what can be wrong, a search that does not fit included, is looked for before the
+    first charge, and then nothing is left. After a charge the folder stays, and the error says what
+    was charged. Until the search is done the folder holds a file `checkpoint` that is private.
+    Errors name options as the command line spells them.
 
     Example:
         >>> from pathlib import Path
         >>> import privada as pv
         >>> rows = [f"{20 + k % 60},{'yes' if k % 60 > 30 else 'no'}" for k in range(600)]
         >>> _ = Path("patients.csv").write_text("age,sick\\n" + "\\n".join(rows))
-        >>> _ = Path("patients.toml").write_text(
-        ...     '[target]\\ncolumn = "sick"\\nclasses = ["no", "yes"]\\n'
-        ...     '[columns.age]\\nkind = "number"\\nlow = 0\\nhigh = 100\\n'
-        ... )
         >>> options = pv.workflows.TuneOptions(
-        ...     epsilon=2.0, schema="patients.toml", epochs=1, space={"lr": [0.1, 1.0]}
+        ...     epsilon=2.0, target="sick", epochs=1, space={"lr": [0.1, 1.0]}
         ... )
         >>> tuned = pv.workflows.tune_table("patients.csv", options)
-        >>> tuned.selection.epsilon() <= 2.0
-        True
+        >>> tuned.statement.epsilon <= 2.0, tuned.output.name
+        (True, 'patients-tuned')
     """
+    refuse_several(
+        "tuning on a table", "Leave out torchrun: runs go side by side by the option jobs instead."
+    )
     options = with_person_of_schema(options)
-    place = None if output is None else Path(output)
-    with telling_charges(options.ledger, RESUMES):
-        return _tune(Path(table), options, place, progress)
-
-
-def _tune(table: Path, options: TuneOptions, output: Path | None, progress: bool) -> TunedTable:
-    if output is not None:
-        refuse_existing(output)
-    method = options.method or _USUAL_METHOD
+    method = options.method or USUAL_METHOD
     get(method)
-    if options.ledger is not None and exists(options.ledger):
-        with Ledger(options.ledger) as opened:
-            opened.check_unit(options.charged_unit)
-    data = encode_known(read_rows(table, options), options)
-    factory = CandidateFactory(
-        method=method,
+    source = Path(table)
+    place = default_output(source, "tuned") if output is None else Path(output)
+    if options.state is not None:
+        warnings.warn(
+            "state is deprecated: a search keeps its state in its output folder. Leave it out, and "
+            "go on with a stopped search by resume=True (--resume).",
+            DeprecationWarning,
+            stacklevel=2,
+        )
+        resume = resume or RunFolder.unfinished(place)
+
+    def planned(data: TrainingData, trial: Ledger, run: str) -> Tally:
+        return dry_run_search(**_asked(options, data), ledger=trial, run=run)
+
+    def done(data: TrainingData, ledger: Ledger, run: str, folder: RunFolder) -> TunedTable:
+        found = select(
+            **_asked(options, data),
+            ledger=ledger,
+            run=run,
+            state=folder.checkpoint,
+            progress=progress,
+        )
+        factory = _factory(options, data)
+        tuned = TunedTable(
+            found,
+            factory.architecture(found.settings.get("hidden")),
+            data.schema,
+            _space(factory, options, data),
+            data.assumptions,
+            public_metrics(found.model, data),
+            folder.path,
+        )
+        with writing(folder.path):
+            _write_results(tuned, factory, folder, data.population)
+            folder.checkpoint.unlink(missing_ok=True)
+        return tuned
+
+    return run_on_table(source, options, place, Work(planned, done), resume=resume)
+
+
+def _factory(options: TuneOptions, data: TrainingData) -> CandidateFactory:
+    size, epochs = options.batch_size, options.epochs
+    return CandidateFactory(
+        method=options.method or USUAL_METHOD,
         model=options.model,
-        inputs=len(data.schema.features),
+        inputs=int(data.train[0].shape[1]),
         outputs=data.outputs,
-        batch_size=defaults.batch_size(data.population)
-        if options.batch_size is None
-        else options.batch_size,
-        epochs=defaults.EPOCHS if options.epochs is None else options.epochs,
+        batch_size=defaults.batch_size(data.population) if size is None else size,
+        epochs=defaults.EPOCHS if epochs is None else epochs,
         hidden=options.hidden,
         public=data.public,
     )
-    trained_on = data.population * (1 - options.validation)
-    steps = math.ceil(factory.epochs * trained_on / factory.batch_size)
-    space = dict(options.space) or default_space(method, max(1, steps))
-    found = _select(factory, data, space, options, progress)
-    architecture = factory.architecture(found.settings.get("hidden"))
-    tuned = TunedTable(found, architecture, data.schema, space, data.assumptions)
-    if output is not None:
-        _write_results(output, tuned, data.population)
-    return tuned
 
 
-def _select(
-    factory: CandidateFactory,
-    data: TrainingData,
-    space: dict[str, list[Any]],
-    options: TuneOptions,
-    progress: bool,
-) -> Selection:
-    return select(
-        factory,
-        data.train,
-        space=space,
-        validation=options.validation,
-        score=table_score(data.outputs),
-        how=options.how,
-        candidates=options.candidates,
-        budget=options.budget(data.population),
-        ledger=options.ledger,
-        state=options.state,
-        seed=options.seed,
-        unit=options.unit,
-        groups=data.persons,
-        rows_per_unit=options.rows_per_person,
-        n_jobs=options.jobs,
-        progress=progress,
-    )
+def _space(
+    factory: CandidateFactory, options: TuneOptions, data: TrainingData
+) -> dict[str, list[Any]]:
+    """Return what is chosen among: what is asked for, or the default without what is fixed."""
+    fixed = {name: getattr(options, name) for name in ("lr", "clip")}
+    fixed = {name: [value] for name, value in fixed.items() if value is not None}
+    asked = dict(options.space)
+    twice = sorted(set(fixed) & set(asked))
+    if twice:
+        name = twice[0]
+        raise ArgumentError(
+            f"Expected one of --{name} and --set {name}=..., got both. --{name} fixes it, --set "
+            "chooses."
+        )
+    if not asked:
+        trained_on = data.population * (1 - options.validation)
+        steps = max(1, math.ceil(factory.epochs * trained_on / factory.batch_size))
+        asked = default_space(factory.method, steps)
+    return asked | fixed
 
 
-def _write_results(output: Path, tuned: TunedTable, units: int) -> None:
-    found, schema = tuned.selection, tuned.schema
+def _asked(options: TuneOptions, data: TrainingData) -> dict[str, Any]:
+    """Return what a search is asked for, the ledger left out."""
+    factory = _factory(options, data)
+    return {
+        "recipe": factory,
+        "data": data.train,
+        "space": _space(factory, options, data),
+        "validation": options.validation,
+        "score": table_score(data.outputs),
+        "how": options.how,
+        "candidates": options.candidates,
+        "budget": options.budget(data.population),
+        "seed": options.seed,
+        "unit": options.unit,
+        "groups": data.persons,
+        "rows_per_unit": options.rows_per_person,
+        "population": data.population if data.leaves_out else None,
+        "n_jobs": options.jobs,
+    }
+
+
+def _write_results(
+    tuned: TunedTable, factory: CandidateFactory, folder: RunFolder, units: int
+) -> None:
+    found, schema, output = tuned.selection, tuned.schema, folder.path
     target = schema.target
-    with new_folder(output) as folder:
-        save(
-            folder,
-            found.model,
-            tuned.architecture,
-            task=schema.task,
-            classes=list(target.classes) if isinstance(target, tables.Classes) else None,
-            features=list(schema.features),
-            settings=found.settings,
-            units=units,
-        )
-        (folder / "schema.toml").write_text(schema.to_toml(folder=output), encoding="utf-8")
-        (folder / "statement.txt").write_text(f"{tuned.statement}\n", encoding="utf-8")
-        (folder / "statement.json").write_text(tuned.statement.to_json() + "\n", encoding="utf-8")
-        (folder / "tuning.json").write_text(
-            json.dumps(tuned.to_dict(), indent=2) + "\n", encoding="utf-8"
-        )
-        write([Entry.of_folder(folder, name=output.name)], folder / "report.html")
-        write_model_card(folder, name=output.name)
+    save(
+        output,
+        found.model,
+        tuned.architecture,
+        task=schema.task,
+        classes=list(target.classes) if isinstance(target, tables.Classes) else None,
+        features=list(schema.features),
+        method=factory(**found.settings).method.describe(),
+        settings=found.settings,
+        units=units,
+    )
+    said = {name: value for name, value in folder.settings().items() if value not in (None, [])}
+    folder.keep_facts(said | {"delta": found.price.delta})
+    texts = {
+        "statement.txt": f"{tuned.statement}\n",
+        "metrics.json": json.dumps(tuned.metrics, indent=2) + "\n",
+        "tuning.json": json.dumps(tuned.to_dict(), indent=2) + "\n",
+        "statement.json": tuned.statement.to_json() + "\n",
+    }
+    for name, text in texts.items():
+        (output / name).write_text(text, encoding="utf-8")
+    write([Entry.of_folder(output)], output / "report.html")
+    write_model_card(output)
