@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from privada import defaults, tables
+from privada import tables
 from privada.core.errors import ArgumentError, DataError
 from privada.tables.encoding import public_texts
 from privada.workflows.options import TableOptions
@@ -235,6 +235,8 @@ def with_bins(schema: tables.Schema, options: TableOptions, units: int) -> table
         return schema
     columns = schema.columns.items()
     numbers = {name: kind for name, kind in columns if isinstance(kind, tables.Number)}
+    from privada import defaults  # which loads torch: names are checked without it
+
     bins = defaults.bins(units, len(numbers))
     binned = {name: replace(kind, bins=bins) for name, kind in numbers.items()}
     return replace(schema, columns={**schema.columns, **binned})
