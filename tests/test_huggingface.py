@@ -200,6 +200,9 @@ def test_private_rows_are_refused_where_public_ones_are_wanted():
         trainer(data=data, eval_dataset=data)
     with pytest.raises(pv.ArgumentError, match="eval_dataset"):
         made.evaluate()
+    for ask in (made.evaluate, made.predict):
+        with pytest.raises(pv.DataError, match="at least one row"):
+            ask(rows(count=0))
 
 
 def test_what_is_saved_is_a_model_and_its_statement(tmp_path):
@@ -264,6 +267,18 @@ def test_a_collator_that_pads_to_the_longest_row_is_refused():
         )  # fmt: skip
 
 
+def test_the_collators_of_transformers_pad_to_a_public_length():
+    tokenizers = pytest.importorskip("tokenizers")
+    words = tokenizers.Tokenizer(tokenizers.models.WordLevel(vocab={"[PAD]": 0}))
+    tokenizer = transformers.PreTrainedTokenizerFast(tokenizer_object=words, pad_token="[PAD]")
+    longest = transformers.DataCollatorWithPadding(tokenizer)
+    with pytest.raises(pv.ArgumentError, match="longer for a longer record"):
+        trainer(data=labelled((LENGTH, 4)), max_length=None, data_collator=longest)
+    fixed = transformers.DataCollatorWithPadding(tokenizer, padding="max_length", max_length=LENGTH)
+    made = trainer(data=labelled((LENGTH, 4)), max_length=None, data_collator=fixed).train()
+    assert made._rows([labelled((LENGTH, 4))[1]])[0]["input_ids"].shape == (1, LENGTH)
+
+
 def test_a_collator_that_pads_to_a_public_length_is_used_on_each_row_alone():
     seen = []
 
@@ -286,6 +301,12 @@ WRONG = {
     "no rows": ({"train_dataset": datasets.Dataset.from_dict({"input_ids": []})}, "empty"),
     "a stream": ({"train_dataset": iter([])}, "without streaming"),
     "no length of zero": ({"max_length": 0}, "max_length"),
+    "several data sets": (
+        {"train_dataset": datasets.DatasetDict({"train": labelled(), "test": labelled()})},
+        r"such as rows\['train'\]",
+    ),
+    "no labels": ({"train_dataset": rows()}, 'a column "labels" or "label", got input_ids'),
+    "a learning rate": ({"learning_rate": 0.1}, "It is the method's"),
 }
 
 

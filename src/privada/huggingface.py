@@ -97,6 +97,7 @@ class PrivateTrainer:
         self._processing = processing_class
         causal = isinstance(self.loss, ModelLoss) and self.loss.shifted
         padding = _padding_token(model, processing_class)
+        _check_labels(train_dataset, causal, data_collator)
         self._rows = _Rows(_columns_of(model), max_length, padding, causal, data_collator)
         self._private, self._public = train_dataset, eval_dataset
         if eval_dataset is not None:
@@ -186,6 +187,8 @@ class PrivateTrainer:
         self, rows: Any, batch_size: int, labelled: bool = True
     ) -> Iterator[tuple[dict[str, Tensor], Any]]:
         """Yield public rows, some at a time, made as private ones are."""
+        if len(rows) == 0:
+            raise DataError("Expected at least one row, got an empty data set.")
         device = next(self.model.parameters()).device
         size = integer("batch_size", batch_size)
         for start in range(0, len(rows), size):
@@ -324,6 +327,11 @@ def _check_settings(
             f"Expected train_dataset with rows by number, got {type(rows).__name__}. Load it "
             "without streaming=True."
         )
+    if isinstance(rows, Mapping):
+        raise DataError(
+            f"Expected train_dataset to be one data set, got several, {', '.join(rows)}. Give one "
+            "of them, such as rows['train']."
+        )
     if len(rows) == 0:
         raise DataError("Expected at least one row, got an empty train_dataset.")
     if max_length is None and collator is None and _TOKENS in _names_of(rows):
@@ -331,6 +339,15 @@ def _check_settings(
             "Expected max_length, the number of tokens that rows are cut or padded to, got None. "
             "Choose it without looking at the private rows, such as max_length=64; rows of "
             "another length than the first would count as zero."
+        )
+
+
+def _check_labels(rows: Any, causal: bool, collator: Any) -> None:
+    names = _names_of(rows)
+    if names and not causal and collator is None and not {"labels", "label"} & set(names):
+        raise DataError(
+            f'Expected train_dataset with a column "labels" or "label", got {", ".join(names)}. '
+            "Rename the column, as rows.rename_column does."
         )
 
 
@@ -343,6 +360,11 @@ def _names_of(rows: Any) -> list[str]:
 
 _REMEDIES = {
     "args": "Settings are arguments of PrivateTrainer: method, batch_size, epochs, budget.",
+    "learning_rate": "It is the method's: pv.methods.DPAdam(lr=1e-3, clip=1.0).",
+    "per_device_train_batch_size": "Give batch_size, the expected number of rows in a step.",
+    "num_train_epochs": "Give epochs or steps.",
+    "max_steps": "Give steps.",
+    "max_grad_norm": "Give the method clip=, which bounds each example's gradient.",
     "compute_metrics": "evaluate() gives loss, accuracy and perplexity; predict() the logits.",
     "optimizers": "The method is the optimiser, such as pv.methods.DPAdam(lr=1e-3, clip=1.0).",
     "callbacks": "What callbacks see of a step is private; call evaluate() between runs.",

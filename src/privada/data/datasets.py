@@ -1,5 +1,6 @@
 """Records of a map-style data set, read one by one, with a transform and a collate."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -105,10 +106,14 @@ class DatasetRecords:
         )
 
     def _grows(self, record: Any, found: Structure, dtype: torch.dtype) -> bool:
-        """Return whether what collate makes of a longer record, which is made up, is longer."""
+        """Return whether what collate makes of another record, which is made up, is longer or not.
+
+        That is a longer one, or of rows of a Hugging Face data set a shorter one: their collators
+        pad to a length, and leave the cutting to the tokenizer.
+        """
         assert self._collate is not None
         try:
-            other = Structure(self._collate([_longer(record)]), dtype, batched=True)
+            other = Structure(self._collate([_of_other_length(record)]), dtype, batched=True)
         except Exception:  # it may well refuse what is made up
             return False
         return [leaf.shape for leaf in other.leaves] != [leaf.shape for leaf in found.leaves]
@@ -180,21 +185,24 @@ def _copied(value: Any) -> Any:
     return value.copy() if isinstance(value, np.ndarray) else value
 
 
-def _longer(record: Any) -> Any:
-    """Return a dummy record, as long again as one that is given where that has a length."""
+def _of_other_length(record: Any) -> Any:
+    """Return a dummy record of other lengths than one that is given, where that has lengths."""
 
-    row = target_of(record) is not None  # where lists are sequences
+    row = isinstance(record, Mapping)  # where lists are sequences
 
-    def doubled(value: Any) -> Any:
+    def other(value: Any) -> int:
+        return len(value) - 1 if row and len(value) > 1 else 2 * len(value) + 1
+
+    def changed(value: Any) -> Any:
         if row and _is_sequence(value):
-            return [0] * (2 * len(value) + 1)
+            return [0] * other(value)
         if isinstance(value, Tensor) and value.ndim:
-            return torch.zeros((2 * len(value) + 1, *value.shape[1:]), dtype=value.dtype)
+            return torch.zeros((other(value), *value.shape[1:]), dtype=value.dtype)
         if isinstance(value, np.ndarray) and value.ndim:
-            return np.zeros((2 * len(value) + 1, *value.shape[1:]), dtype=value.dtype)
+            return np.zeros((other(value), *value.shape[1:]), dtype=value.dtype)
         return value
 
-    return tree_map(doubled, record, is_leaf=_is_sequence if row else None)
+    return tree_map(changed, record, is_leaf=_is_sequence if row else None)
 
 
 def _names(record: Any) -> tuple[tuple[str, ...], str] | None:
