@@ -486,3 +486,29 @@ def test_nodes_that_come_later_take_turns_as_well():
     found = rounds_of(in_turns(), Growing(app(), NODES + 20))
     assert len(found) == NODES + 20
     assert all(set(np.diff(each)) <= {2} for each in found.values())
+
+
+def test_a_server_that_crashes_in_a_turn_begins_a_new_one_and_keeps_its_budget(tmp_path):
+    settings = {
+        "checkpoint": tmp_path / "run.pt", "ledger": tmp_path / "l", "budget": pv.Budget(8.0, 1e-3),
+    }  # fmt: skip
+    rounds = []
+
+    def crash(replies):
+        rounds.append(len(replies))
+        if len(rounds) == 4:  # the second of a turn of two
+            raise ConnectionError("the SuperLink is gone")
+        return replies
+
+    first = in_turns(**settings)
+    with pytest.raises(ConnectionError):
+        first.start(InProcessGrid(app(), NODES, crash))
+    assert sum(first.trainer.ledger.totals().values()) == 2
+    first.trainer.ledger.close()
+    second = in_turns(**settings)
+    assert second.trainer.steps_done == 3
+    second.start(InProcessGrid(app(), NODES))
+    # two of four turns are left, of two rounds each
+    assert second.trainer.steps_done == 7
+    assert sum(second.trainer.ledger.totals().values()) == 4
+    assert second.epsilon() <= 8.0
