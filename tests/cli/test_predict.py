@@ -81,7 +81,7 @@ def test_it_prints_scores_of_rows_that_are_declared_public(command):
         (("out", "new.csv", "--score"), "--public on the command line"),
         (("out", "new.csv", "--public"), "--score only"),
         (("out", "new.csv", "--score", "--public", "--proba"), "in place of predictions"),
-        (("out", "new.csv", "--columns", "ID"), "Its columns: 'id', 'age'"),
+        (("out", "new.csv", "--columns", "ID"), "It has columns 'id', 'age'"),
         (("out", "few.csv"), "Expected the column 'ward', which the model predicts from"),
         (("out", "odd.csv"), "column 'age', got something else"),
     ],

@@ -80,7 +80,7 @@ def test_nothing_is_written_over(model, table):
 @pytest.mark.parametrize(
     ("columns", "words"),
     [
-        (["ID"], "Its columns: 'id', 'age'"),
+        (["ID"], "It has columns 'id', 'age'"),
         (["id", "id"], "named once"),
         (["prediction"], "none of prediction, probability_no"),
         (["probability_yes"], "none of prediction"),

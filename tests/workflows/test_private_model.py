@@ -194,6 +194,7 @@ def test_the_column_of_persons_is_not_needed(tmp_path):
 def test_one_row_is_a_dict(model):
     assert model.predict({"age": 10, "ward": "a"}).tolist() == model.predict(ROWS)[:1].tolist()
     assert model.predict_proba({"age": None, "ward": None}).shape == (1, 2)
+    assert model.predict(pandas.DataFrame(ROWS).iloc[1]).tolist() == [model.predict(ROWS)[1]]
 
 
 def test_frames_of_several_types(model):
@@ -276,6 +277,8 @@ def stopped(outcomes):
         ({}, "Expected the columns 'age', 'ward'"),
         ([{"age": 1, "ward": "a"}, {"age": 1}], "Expected the column 'ward'"),
         ({"age": [], "ward": []}, "at least one row"),
+        ({"p17": {"age": 1, "ward": "a"}}, r"got a dict of dicts\. "),
+        (pandas.DataFrame(index=[0, 1]), "got no column"),
         ([], "empty list"),
         ([1, 2], "a list of something else"),
         ({"age": 1, "ward": ["a"]}, "single value of 'age'"),
@@ -291,6 +294,16 @@ def stopped(outcomes):
 def test_rows_that_cannot_be_used_are_refused(rows, words, model):
     with pytest.raises(pv.PrivadaError, match=words):
         model.predict(rows)
+
+
+def test_errors_show_no_keys_of_single_rows_and_few_names(model):
+    for rows in ([{"age": 1, "SECRET": 2}], {"SECRET": {"age": 1}}):
+        with pytest.raises(pv.PrivadaError) as caught:
+            model.predict(rows)
+        assert "SECRET" not in str(caught.value)
+    with pytest.raises(pv.DataError) as caught:
+        model.predict({f"x{k}": [1] for k in range(9999)})
+    assert len(str(caught.value)) < 500
 
 
 def test_columns_of_one_name_are_refused(model):

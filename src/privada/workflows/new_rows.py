@@ -17,6 +17,8 @@ from privada.tables.schema_file import close_match
 
 # Rows that are encoded at a time, and numbers of dense features among them.
 _ROWS, _NUMBERS = 1 << 16, 1 << 24
+# Names of columns in an error.
+_NAMES = 20
 _SCALARS = (str, bytes, bool, int, float, np.generic)
 _REMEDY = (
     "Give the path of a file, a pandas or Polars frame, a tables.Table, a dict of columns, or a "
@@ -108,7 +110,7 @@ def _check_names(
     absent = [name for name in used_columns(schema) if name not in names]
     if absent:
         listed = ", ".join(map(repr, absent[:5])) + (", ..." if len(absent) > 5 else "")
-        got = f"columns {', '.join(map(repr, names))}" if shown else "other ones"
+        got = _listed(names) if shown else "other ones"
         question = close_match(absent[0], names) if shown else ""
         raise DataError(
             f"Expected the column{'s' if len(absent) > 1 else ''} {listed}, which the model "
@@ -117,10 +119,15 @@ def _check_names(
         )
     unknown = [name for name in keep if name not in names]
     if unknown:
-        listed = f" Its columns: {', '.join(map(repr, names))}." if shown else ""
+        has = f" It has {_listed(names)}." if shown else ""
         raise ArgumentError(
-            f"Expected columns to keep that the table has, got {unknown[0]!r}.{listed}"
+            f"Expected columns to keep that the table has, got {unknown[0]!r}.{has}"
         )
+
+
+def _listed(names: Collection[str]) -> str:
+    first = ", ".join(map(repr, list(names)[:_NAMES]))
+    return f"columns {first}{', ...' if len(names) > _NAMES else ''}" if names else "no column"
 
 
 # ---------------------------------------------------------------------- files
@@ -186,9 +193,14 @@ def _reading_schema(
 def _columns(
     source: Any, schema: tables.Schema, wanted: Sequence[str], keep: Collection[str]
 ) -> dict[str, Any]:
+    if getattr(source, "ndim", 0) == 1 and hasattr(source, "to_dict"):
+        source = source.to_dict()  # a row of a frame
     if isinstance(source, Mapping):
         values = {str(name): value for name, value in source.items()}
         single = [value is None or isinstance(value, _SCALARS) for value in values.values()]
+        if any(isinstance(value, Mapping) for value in values.values()):
+            # whose keys may be identifiers
+            raise ArgumentError(f"Expected rows to predict from, got a dict of dicts. {_REMEDY}")
         if all(single) and values:
             return _columns([source], schema, wanted, keep)
         _check_names(values, schema, keep)
@@ -229,8 +241,8 @@ def _columns_of_rows(
         got = "an empty list" if not rows else "a list of something else"
         raise ArgumentError(f"Expected a dict for each row, got {got}. {_REMEDY}")
     named = [{str(name): value for name, value in row.items()} for row in rows]
-    for row in named:
-        _check_names(row, schema, keep)
+    for row in named:  # a key may be that of one row alone
+        _check_names(row, schema, keep, shown=False)
     kinds = schema.columns
     return {
         name: _stacked(name, [row[name] for row in named])
