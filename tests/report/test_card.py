@@ -29,7 +29,7 @@ SICK = Schema(
     Classes("sick", ["no", "yes"]),
     {
         "patient": Ignore(),
-        "age": Number(0, 100),
+        "age": Number(0, 100, bins=5),
         "pay": Number(-1, 1, bounds="estimated"),
         "ward": Category(["a", "b"], other=True),
         "town": Hashed(),
@@ -82,6 +82,7 @@ def test_it_says_what_the_statement_says(folder):
         assert one_line(sentence) in words, sentence
     assert "How many there are is public: 450." in words
     assert "pay number clipped to -1 to 1, which a charged query has found" in words
+    assert "age number clipped to 0 to 100, shared between 5 bins" in words
     assert "ward category 2 values, or another one" in words
     assert "sick target one of no, yes" in words
     assert "None: there were no public rows" in words

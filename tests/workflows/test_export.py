@@ -35,7 +35,8 @@ COLUMNS = {
     "id": Ignore(),
     "age": Number(0, 100, missing="flag"),
     "income": Number(-10, 1e6, scale="log", missing="low"),
-    "height": Number(1, 2),
+    "height": Number(1, 2, bins=4),
+    "weight": Number(1, 200, scale="log", missing="flag", bins=3),
     "ward": Category(["a", "b"], other=True),
     "town": Hashed(7),
     "grade": Mixed(0, 9, scale="log", buckets=5),
@@ -49,6 +50,7 @@ ROWS = {
     "age": [10, None, 150, 33.25],
     "income": [0, 12345.6, None, -3],
     "height": [1.5, None, 1.75, 99],
+    "weight": [1, None, 77.5, 300],
     "ward": ["a", "z", None, "b"],
     "town": ["Ulm", None, "7", "Bonn"],
     "grade": ["7", "B", None, "-3.5"],
@@ -158,7 +160,12 @@ def by_rules(described, row):
                 if kind["missing"] == "flag":
                     made[first + 1] = 1.0
                 continue
-            made[first] = number(value, kind)
+            made[first] = x = number(value, kind)
+            if bins := kind["bins"]:
+                p = (x + 1) / 2 * (bins - 1)
+                k = min(math.floor(p), bins - 2)
+                start = first + width - bins
+                made[start + k], made[start + k + 1] = 1 - (p - k), p - k
         elif kind["kind"] == "mixed":
             try:
                 made[first] = 0 if value in absent else number(float(value), kind)

@@ -211,7 +211,8 @@ def _use_of(kind: ColumnType) -> str:
         case Number():
             found = _FOUND.get(kind.bounds, "")
             logs = " on the log scale" if kind.scale == "log" else ""
-            return f"clipped to {_short(kind.low)} to {_short(kind.high)}{logs}{found}"
+            bins = f", shared between {kind.bins} bins" if kind.bins else ""
+            return f"clipped to {_short(kind.low)} to {_short(kind.high)}{logs}{found}{bins}"
         case Mixed():
             found = _FOUND.get(kind.bounds, "")
             return (

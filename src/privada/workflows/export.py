@@ -31,7 +31,10 @@ _FORMAT = 1
 RULES = {
     "number": "Clip to [low, high]; with scale log, take sign(x) log(1 + |x|) of the value and of "
     "both bounds; map linearly so that low is -1 and high is 1. A missing value is 0, or -1 with "
-    "missing = low; with missing = flag it is 0, and 1 in the second feature, else 0.",
+    "missing = low; with missing = flag it is 0, and 1 in the second feature, else 0. With "
+    "bins > 0 so many features follow. Of a mapped value x, let p = (x + 1) / 2 * (bins - 1) and k "
+    "the smaller of floor(p) and bins - 2: bin k is 1 - (p - k), bin k + 1 is p - k, the others "
+    "are 0. A missing value is 0 in all.",
     "mixed": "A number, in the first feature, as for number; with other text it is 0, and the text "
     "is hashed into the other features as for hashed. A missing value is 0 everywhere.",
     "date": "The seconds since 1970 of the date, read by format or else as ISO 8601, in the time "
