@@ -47,10 +47,17 @@ def write_model_card(path: str | os.PathLike[str], name: str | None = None) -> P
     Guarantee: as for `model_card`. The file is written whole or not at all.
 
     Example:
+        >>> from pathlib import Path
+        >>> import privada as pv
         >>> from privada.report import write_model_card
-        >>> write_model_card("none")
-        Traceback (most recent call last):
-        privada.core.errors.ArgumentError: Expected a folder of results, got 'none', ...
+        >>> rows = [f"{20 + k % 60},{'yes' if k % 60 > 30 else 'no'}" for k in range(600)]
+        >>> _ = Path("patients.csv").write_text("age,sick\\n" + "\\n".join(rows))
+        >>> options = pv.workflows.TrainOptions(
+        ...     epsilon=2.0, target="sick", classes=("no", "yes"), epochs=1
+        ... )
+        >>> _ = pv.workflows.train_table("patients.csv", options, "trained")
+        >>> write_model_card("trained").name
+        'model_card.md'
     """
     card = Path(path) / CARD
     save_whole(card, model_card(path, name))
@@ -80,13 +87,14 @@ def model_card(path: str | os.PathLike[str], name: str | None = None) -> str:
     Example:
         >>> from pathlib import Path
         >>> import privada as pv
+        >>> from privada.report import model_card
         >>> rows = [f"{20 + k % 60},{'yes' if k % 60 > 30 else 'no'}" for k in range(600)]
         >>> _ = Path("patients.csv").write_text("age,sick\\n" + "\\n".join(rows))
         >>> options = pv.workflows.TrainOptions(
         ...     epsilon=2.0, target="sick", classes=("no", "yes"), epochs=2
         ... )
         >>> _ = pv.workflows.train_table("patients.csv", options)
-        >>> print(pv.report.model_card("patients-private").split("---")[2].strip().split("\\n")[0])
+        >>> print(model_card("patients-private").split("---")[2].strip().split("\\n")[0])
         # patients-private
     """
     folder = Path(path)

@@ -141,8 +141,9 @@ def score(model: PrivateModel, rows: Any, *, public: bool = False) -> Scores:
         ... )
         >>> model = pv.workflows.PrivateModel(torch.nn.Identity(), schema, Path())
         >>> rows = {"size": [2, 4, 9], "price": [20, 50, 80]}
-        >>> [(each.name, round(each.value, 3)) for each in score(model, rows, public=True)]
-        [('R^2', 0.889), ('root mean squared error', 8.165)]
+        >>> found = pv.workflows.score(model, rows, public=True)["R^2"]
+        >>> round(found["value"], 3), found["baseline"]
+        (0.889, 0.0)
     """
     if public is not True:
         raise ArgumentError(
