@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 import torch
 
-from privada.core.structure import Misfit, Structure
+from privada.core.structure import Misfit, Structure, as_pair
+from privada.data import pad_to
 
 
 class Pair(NamedTuple):
@@ -94,3 +95,28 @@ def test_batches_of_one_lose_their_first_dimension() -> None:
     assert (inputs.shape, targets.shape) == ((1, 4), (1,))
     with pytest.raises(Misfit):
         put(structure, (torch.ones(2, 4), torch.ones(1)))
+
+
+def test_a_record_that_is_one_dictionary_is_a_pair_with_its_lists_as_sequences():
+    record = {"tokens": [4, 5], "image": [[0.5, 1.0], [1.5, 2.0]], "labels": 1}
+    inputs, target = as_pair(record)
+    assert set(inputs) == {"tokens", "image"}
+    assert inputs["image"].shape == (2, 2)
+    assert target == 1
+    assert as_pair((record, 2)) == (record, 2)
+    assert as_pair({"tokens": [1]}) == {"tokens": [1]}  # without a target it is no record
+    structure = Structure(record, torch.float32)
+    rows = structure.rows(2)
+    structure.put({"label": 3} | {n: v for n, v in record.items() if n != "labels"}, rows, 0)
+    for wrong in ({"tokens": [4, 5, 6]}, {"tokens": ["a", "b"]}, {"tokens": [[4], [5, 6]]}):
+        with pytest.raises(Misfit):
+            structure.put(record | wrong, rows, 1)
+    inputs, target = structure.batch(rows.first(1))
+    assert inputs["tokens"].tolist() == [[4, 5]]
+    assert target.tolist() == [3]
+
+
+def test_rows_of_different_lengths_are_padded():
+    inputs, target = pad_to(3, target=-100)([{"tokens": [4, 5], "labels": [1, 0, 1, 1]}])
+    assert inputs["tokens"].tolist() == [[4, 5, 0]]
+    assert target.tolist() == [[1, 0, 1]]
