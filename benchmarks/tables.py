@@ -1,6 +1,8 @@
 """Reading a table of a million rows by twenty columns: this library, two engines, plain Python.
 
-    python -m benchmarks tables [rows [rounds]]
+    python -m benchmarks tables [rows [rounds [checkout]]]
+
+With a checkout of the version before PyArrow, that is measured too.
 
 Eight columns of numbers with missing values, four of whole numbers, five of categories, one of
 text, one of dates and the target. Each contender runs in a process of its own, in turns, round
@@ -160,7 +162,7 @@ CONTENDERS = {
     "csv and json modules": (python_reads, (".csv", ".jsonl")),
 }
 # The first versions of this library, which read and encoded a cell at a time.
-_BEFORE = {"before": ("privada", ""), "before, encoded": ("privada, encoded", "")}
+_BEFORE = {"before": "privada", "before, encoded": "privada, encoded"}
 
 
 def work(name: str, path: str) -> None:
@@ -171,7 +173,10 @@ def work(name: str, path: str) -> None:
     run(Path(path))
     seconds = time.perf_counter() - began
     used = resource.getrusage(resource.RUSAGE_SELF)
-    print(json.dumps([seconds, used.ru_utime + used.ru_stime, used.ru_maxrss / 1024]))
+    # that of getrusage would begin with the parent's
+    status = Path("/proc/self/status").read_text().split()
+    peak = int(status[status.index("VmHWM:") + 1]) / 1024
+    print(json.dumps([seconds, used.ru_utime + used.ru_stime, peak]))
 
 
 def _measure(name: str, path: Path, source: str) -> list[float]:
@@ -191,8 +196,9 @@ def write(results: Path, machine: dict[str, object], words: tuple[str, ...]) -> 
     before = words[2] if len(words) > 2 else ""
     jobs = {(name, ending): (name, "") for name, (_, ends) in CONTENDERS.items() for ending in ends}
     if before:
-        for label, (name, _) in _BEFORE.items():
-            jobs |= {(label, ending): (name, before) for ending in CONTENDERS[name][1]}
+        for label, name in _BEFORE.items():
+            ends = CONTENDERS[name][1] if name == "privada" else (".csv", ".parquet")
+            jobs |= {(label, ending): (name, before) for ending in ends}
     found: dict[tuple[str, str], list[list[float]]] = {job: [] for job in jobs}
     with tempfile.TemporaryDirectory() as folder:
         made_up(Path(folder), rows)

@@ -16,6 +16,9 @@ from privada.data.batch import Batch, csr
 from privada.data.padding import Padding
 from privada.data.records import Indices
 
+# Numbers that are checked at a time.
+_CHECKED = 1 << 22
+
 
 class Column(Protocol):
     """One side of a pair: the inputs or the targets of all records."""
@@ -185,9 +188,16 @@ def column_of(name: str, values: Any, dtype: torch.dtype, device: torch.device) 
         )
     if tensor.ndim == 0:
         raise DataError(f"Expected {name} to have one row per record, got a single number.")
-    if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
+    if tensor.is_floating_point() and not _finite(tensor):
         raise DataError(_not_finite(name))
     return DenseColumn(_as_model_type(tensor.detach(), dtype, device))
+
+
+def _finite(tensor: Tensor) -> bool:
+    """Return whether every number is finite, some rows at a time: they may be those of a file."""
+    rows = max(1, _CHECKED // max(1, tensor[:1].numel()))
+    starts = range(0, len(tensor), rows)
+    return all(bool(torch.isfinite(tensor[start : start + rows]).all()) for start in starts)
 
 
 def _of_frame(name: str, values: Any) -> NDArray[Any]:

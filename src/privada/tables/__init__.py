@@ -23,6 +23,7 @@ from privada.tables.encoding import Encoded, encode, encode_inputs, identifiers
 from privada.tables.reading import column_types, read
 from privada.tables.schema import Schema
 from privada.tables.schema_inference import infer_schema, schema_template
+from privada.tables.streaming import encode_file, read_parts
 from privada.tables.table import Table
 from privada.tables.targets import Classes, Range
 
@@ -53,6 +54,7 @@ __all__ = [
     "column_types",
     "default_bounds",
     "encode",
+    "encode_file",
     "encode_inputs",
     "estimate_bounds",
     "estimate_classes",
@@ -60,6 +62,7 @@ __all__ = [
     "infer_schema",
     "plan_queries",
     "read",
+    "read_parts",
     "refuse_overlap",
     "schema_template",
 ]

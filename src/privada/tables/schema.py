@@ -30,6 +30,8 @@ from privada.tables.schema_file import close_match
 from privada.tables.targets import Classes, Range, Target
 from privada.tables.toml_writing import key
 
+# What a promise rests on where a schema is used.
+TOLD = "What the columns are, their bounds and classes, was said without looking at these records."
 _FEATURES_OF_TEXT = 4096
 # Features are kept sparse from this width on, if at most one in so many can differ from zero.
 _SPARSE_WIDTH, _SPARSE_SHARE = 256, 8
@@ -261,6 +263,23 @@ class Schema:
             elif isinstance(target, Range) and name == target.column:
                 target = replace(target, **change)
         return replace(self, columns=columns, target=target)
+
+    @property
+    def told(self) -> str:
+        """What a promise rests on where records are encoded by a schema, in words."""
+        return TOLD
+
+    def training_data(
+        self, table: Any, groups: Any = None, population: int | None = None
+    ) -> tuple[Any, Any, int | None]:
+        """Return what a `Trainer` takes of a table: its data, groups and population.
+
+        They are the encoded records, the identifiers of a person column, if there is one, and the
+        number of all records, or persons, where some may be left out.
+        """
+        from privada.tables.training import encoded_data  # which reads by a schema
+
+        return encoded_data(table, self, groups, population)
 
     # ------------------------------------------------------------------ as a file
 

@@ -127,7 +127,7 @@ class Trainer:
         model: any torch module that treats examples one by one.
         loss: a torch loss, module or function of (output, target); it is taken per example.
         data: a map-style Dataset of (input, target), or a pair of arrays, tensors or SciPy
-            sparse matrices.
+            sparse matrices; with `schema`, a table.
         method: how to train, such as `pv.methods.DPSGD(lr=0.1, clip=1.0)`.
         batch_size: the expected number of records in a step.
         epochs, steps: how long, exactly one of them; epochs means ceil(epochs n / batch_size)
@@ -166,6 +166,9 @@ class Trainer:
         noise: how the noise of one step depends on that of others, one of `pv.noise`; by default
             `pv.noise.Independent()`.
         stopping: when to end early, a `pv.EarlyStopping`; needs an adaptive ledger.
+        schema: what the columns are, a `pv.tables.Schema`, where `data` is a table: a frame of
+            pandas or Polars, a `pv.tables.Table`, or a path that `pv.tables.read` takes. A person
+            column of the schema gives the groups.
 
     Guarantee: the sequence of all models during training, and everything derived from it, is
     (epsilon, delta)-differentially private as `statement()` says, `epsilon()` being that of
@@ -228,8 +231,12 @@ class Trainer:
         executor: Execution | None = None,
         noise: Noise | None = None,
         stopping: EarlyStopping | None = None,
+        schema: Any = None,
     ) -> None:
         _check(method, resume, stopping)
+        if schema is not None:
+            data, groups, population = _of_table(data, schema, groups, population)
+        self._rests_on: list[str] = [] if schema is None else [schema.told]
         self._start(model, loss, data, method, TrainSettings.of(locals()), resume)
 
     def _start(
@@ -477,7 +484,8 @@ class Trainer:
     def statement(self) -> Statement:
         """Return what was promised so far, what it cost and what it rests on."""
         self._refund()
-        return statement(self._run, self.method.describe(), self.steps_done, self._state.finished)
+        said = statement(self._run, self.method.describe(), self.steps_done, self._state.finished)
+        return replace(said, assumptions=(*said.assumptions, *self._rests_on))
 
     # ------------------------------------------------------------------ checkpoints
 
@@ -498,6 +506,19 @@ class Trainer:
             )
         finally:
             self._refund()
+
+
+def _of_table(
+    data: Any, schema: Any, groups: Any, population: int | None
+) -> tuple[Any, Any, int | None]:
+    """Return the records of a table, their groups and their number, as a schema encodes them."""
+    if not hasattr(schema, "training_data"):
+        raise ArgumentError(
+            f"Expected schema to be a pv.tables.Schema, got schema={shown(schema)}. Read one from "
+            "a file: pv.tables.Schema.read(path)."
+        )
+    found: tuple[Any, Any, int | None] = schema.training_data(data, groups, population)
+    return found
 
 
 def _check(method: Any, resume: Any, stopping: Any) -> None:

@@ -10,9 +10,9 @@ from numpy.typing import NDArray
 from privada import tables
 from privada.core.errors import ArgumentError, DataError
 from privada.tables.encoding import public_texts
+from privada.tables.schema import TOLD
 from privada.workflows.options import TableOptions
 
-_TOLD = "What the columns are, their bounds and classes, was said without looking at these records."
 _TYPES = "The names and types of the columns are public."
 
 
@@ -68,7 +68,7 @@ def read_rows(path: Path, options: TableOptions, known: Path | None = None) -> T
     `known` is the schema of a run that is resumed, if there is such a file.
     """
     schema = _given_schema(options, known)
-    said: tuple[str, ...] = (_TOLD,)
+    said: tuple[str, ...] = (TOLD,)
     table = tables.read(path, schema=schema)
     if options.person is not None:
         _check_person(table, options.person)

@@ -86,7 +86,7 @@ def kept_names(names: Iterable[str], schema: "Schema | None") -> list[str]:
     return [name for name in listed if name not in schema.ignored]
 
 
-def refuse_twice(names: Iterable[str], path: Path) -> None:
+def refuse_twice(names: Iterable[str], path: object) -> None:
     """Raise if two columns have one name."""
     listed = list(names)
     if len(set(listed)) < len(listed):
@@ -134,16 +134,13 @@ def cell_type(cell: str | None, mark: str = POINT) -> str:
 @contextmanager
 def undamaged(path: Path, wanted: str) -> Iterator[None]:
     """Say what was wanted where a damaged file makes a library raise, which may be anything."""
-    failed = False
     try:
         with reading(path):
             yield
     except (PrivadaError, MemoryError):
         raise
     except Exception:
-        failed = True
-    if failed:  # said outside the handler, where no traceback leads to a value
         raise DataError(
             f"Expected {str(path)!r} to be {wanted}, got a file that is damaged or of another "
             "format. Write it again."
-        )
+        ) from None
