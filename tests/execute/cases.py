@@ -133,6 +133,7 @@ CASES |= {
     "weight decay": {"weight_decay": 0.1, "public_term": half_square},
     "buffers": {"model": Buffered},
     "dropout": {"model": lambda: network(nn.Dropout(0.5))},
+    "dropout, left in evaluation mode": {"model": lambda: network(nn.Dropout(0.5)).eval()},
     "augmented": {"data": Noisy},
     "not finite": {"data": Broken},
     "empty draws": {"batch_size": 0.5, "steps": 12},

@@ -22,6 +22,7 @@ from privada.core.validation import shown
 from privada.data.batch import scaled
 from privada.preconditioning import FlatScaling
 from privada.query.local import try_model
+from privada.train.modes import training_mode
 from privada.train.settings import TrainSettings
 
 # What dummy examples are multiplied by to see whether a model or a loss keeps something of them.
@@ -65,10 +66,8 @@ def dry_run(
         ModelError: the model mixes examples, keeps something of them, or returns no tensor.
         ArgumentError: the model or the loss does not accept the data's shapes and types.
     """
-    training = model.training
-    model.train()
     example = private_data.dummy_batch(records).dense()
-    try:
+    with training_mode(model):
         fault = try_model(model, example)
         expected = settings.batch_size * rows_per_unit
         engine = _engine(model, loss, records, parameters, settings.engine, clipping, expected)
@@ -79,8 +78,6 @@ def dry_run(
         settings.objective.gradient(model, parameters)  # which may be an error
         with torch.no_grad(), torch.random.fork_rng(devices=[]):
             outputs = call(model, example.inputs)
-    finally:
-        model.train(training)
     if not of_tensors(outputs):
         raise ModelError(
             "Expected the model to return a tensor, or a dictionary or tuple of tensors, got "

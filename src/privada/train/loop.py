@@ -30,6 +30,7 @@ from privada.preconditioning import Preconditioner, isotropic
 from privada.query.executor import Execution
 from privada.train.bill import statement
 from privada.train.dry_run import check_model
+from privada.train.modes import training_mode
 from privada.train.run import Run
 from privada.train.settings import TrainSettings
 from privada.train.state import TrainState
@@ -332,12 +333,8 @@ class PrivateLoop:
                 "the loop and the step under torch.autocast too, or leave it out (precision="
                 "'32-true' in Lightning)."
             )
-        before = self._module.training
-        self._module.train()
-        try:
+        with training_mode(self._module):
             self._release()
-        finally:
-            self._module.train(before)
         self._ready = False
         self.steps_done += 1
 
@@ -352,9 +349,7 @@ class PrivateLoop:
     def _release(self) -> None:
         """Do what a step releases; on all ranks, if there are several."""
         if not self._run.follow("optimizer.step", self._take):
-            with self._run.together(
-                "optimizer.step", lambda: (told_state(self._state), self._found)
-            ):
+            with self._run.together("optimizer.step", self._told):
                 self._state = prepare(self._run, self._state)
                 if self._controlled:
                     self._state, self._found = take_step(self._run, self._state)

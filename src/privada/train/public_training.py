@@ -21,6 +21,7 @@ from privada.core.tensors import Parameters
 from privada.core.validation import integer, positive
 from privada.core.values import Release
 from privada.preconditioning import Preconditioner
+from privada.train.modes import training_mode
 from privada.updates import LearningRate
 from privada.updates.learning_rates import rate_of
 
@@ -201,9 +202,5 @@ def _no_releases(bound: float, noise_multiplier: float) -> Release:
 
 
 def _training(model: nn.Module, steps: int) -> Iterator[int]:
-    before = model.training
-    model.train()
-    try:
+    with training_mode(model):
         yield from range(steps)
-    finally:
-        model.train(before)

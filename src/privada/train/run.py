@@ -24,6 +24,7 @@ from privada.query.local import LocalExecutor
 from privada.query.second_moments import SecondMomentQuery
 from privada.train.charges import RunCharges, find_delta, open_ledger
 from privada.train.dry_run import check_model, dry_run
+from privada.train.modes import training_mode
 from privada.train.public_training import ModelSide
 from privada.train.settings import TrainSettings
 from privada.train.team import Alone, Several, facts_of, team_of
@@ -255,7 +256,8 @@ class Run:
             take(progress[0])
             self.charges.take(progress[1])
 
-        self.team.follow(call, self.parameters, self.executor, taken)
+        with training_mode(self.model):  # as rank 0 computes its share
+            self.team.follow(call, self.parameters, self.executor, taken)
         return True
 
     @property

@@ -27,6 +27,7 @@ from privada.query.gradients import GradientQuery
 from privada.train import checkpoint
 from privada.train.bill import statement
 from privada.train.charges import RunCharges
+from privada.train.modes import training_mode
 from privada.train.run import Run
 from privada.train.settings import TrainSettings
 from privada.train.state import TrainState
@@ -378,7 +379,7 @@ class Trainer:
                 "given up by finish(). "
                 "Plan more steps when making the trainer: the noise depends on it."
             )
-        with self._training_mode():
+        with training_mode(self.model):
             self._state = prepare(self._run, self._state)
             self._state, lr = take_step(self._run, self._state)
         self._rates.append(lr)
@@ -460,15 +461,6 @@ class Trainer:
                 self._refund()
             else:
                 self.save(checkpoint)
-
-    @contextmanager
-    def _training_mode(self) -> Iterator[None]:
-        before = self.model.training
-        self.model.train()
-        try:
-            yield
-        finally:
-            self.model.train(before)
 
     # ------------------------------------------------------------------ reporting
 
