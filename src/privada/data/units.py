@@ -104,6 +104,10 @@ class GroupedUnits:
         """The number of units."""
         return len(self._starts) - 1
 
+    def members(self) -> tuple[Indices, Indices]:
+        """Return all rows, unit by unit, and how many each unit has. Private: never shown."""
+        return self._order, np.diff(self._starts)
+
     def rows(self, units: Indices, rng: RandomSource) -> tuple[Indices, NDArray[np.int64] | None]:
         """Return at most `rows_per_unit` rows of each unit, and the place of its unit."""
         seeds = random_words(rng, len(units))

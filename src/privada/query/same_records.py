@@ -35,11 +35,22 @@ def records_digest(records: data.Records, units: data.Units, state: HeldState) -
     first = _of_rows(records, indices, state)
     if not isinstance(records, data.ColumnRecords) and first != _of_rows(records, indices, state):
         return None
-    rows, owners = units.rows(np.arange(units.size), SeededSource(0, "same units"))
-    first.append(hashlib.sha256(np.ascontiguousarray(rows).tobytes()).hexdigest())
-    if owners is not None:
-        first.append(hashlib.sha256(np.ascontiguousarray(owners).tobytes()).hexdigest())
+    first += _of_units(units)
     return hashlib.sha256("/".join(first).encode()).hexdigest()
+
+
+def _of_units(units: data.Units) -> list[str]:
+    """Return digests of which rows belong to which unit; of units of a user's own, of one look."""
+    parts: tuple[Indices | None, ...]
+    if isinstance(units, data.GroupedUnits):
+        parts = units.members()
+    else:
+        parts = units.rows(np.arange(units.size), SeededSource(0, "same units"))
+    return [
+        hashlib.sha256(np.ascontiguousarray(part).tobytes()).hexdigest()
+        for part in parts
+        if part is not None
+    ]
 
 
 def _bytes(values: torch.Tensor) -> int:
