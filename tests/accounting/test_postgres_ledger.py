@@ -14,7 +14,7 @@ import torch
 
 import privada as pv
 from privada.accounting import Budget, Ledger, PostgresStorage, events
-from privada.accounting.ledger import grants, in_words, storage_at
+from privada.accounting.ledger import exists, grants, in_words, storage_at
 from privada.accounting.ledger.postgres import connections, journal, tables
 from privada.core.errors import ArgumentError, LedgerError
 from tests.forks import PATIENCE
@@ -780,9 +780,32 @@ def test_a_url_is_shown_by_its_place_alone(given: str, name: str) -> None:
     assert PostgresStorage(given).name == name
 
 
-def test_a_path_is_no_url(tmp_path: Path) -> None:
-    with pytest.raises(LedgerError, match="as a string"):
-        Ledger(Path("postgresql://db/x"))
+@pytest.mark.parametrize(
+    "given",
+    [
+        Path("postgresql://ana:s3cret@db/x"),
+        Path("POSTGRES://ana:s3cret@db/x"),
+        "POSTGRESQL://ana:s3cret@db/x",
+        "postgresql+psycopg://ana:s3cret@db/x?ledger=a",
+        "postgresql:/ana:s3cret@db/x",
+        " postgresql://ana:s3cret@db/x",
+        "psql://ana:s3cret@db/x",
+        "mysql://ana:s3cret@db/x",
+    ],
+)
+def test_what_is_almost_a_url_is_refused_and_not_shown(given: str | Path) -> None:
+    """As if it were a path, it would be in errors, and a file of that name might be made."""
+    for use in (Ledger, exists, in_words, pv.workflows.ledger_contents, lambda url: grants(url, "x")):
+        with pytest.raises(LedgerError, match="postgresql://") as refused:
+            use(given)
+        assert "s3cret" not in str(refused.value)
+
+
+def test_paths_that_are_not_like_urls_stay_paths(tmp_path: Path) -> None:
+    for name in ("postgres.ledger", "a:b.ledger", "C:\\a.ledger"):
+        Ledger(tmp_path / name).close()
+        assert (tmp_path / name).exists()
+    assert in_words("C:/ledgers/a.ledger") == "C:/ledgers/a.ledger"
 
 
 def test_without_psycopg_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from privada.accounting.ledger.moving import Closure
 from privada.accounting.ledger.postgres import PostgresStorage
-from privada.accounting.ledger.postgres.urls import LedgerURL, check_not_a_path, is_url
+from privada.accounting.ledger.postgres.urls import LedgerURL, is_url
 from privada.accounting.ledger.sqlite import SQLiteStorage
 
 Place = str | os.PathLike[str]
@@ -19,7 +19,6 @@ def storage_at(place: Place | None) -> SQLiteStorage | PostgresStorage:
         >>> storage_at(None).name, storage_at("patients.ledger").name
         ('in memory', 'patients.ledger')
     """
-    check_not_a_path(place)
     return PostgresStorage(str(place)) if is_url(place) else SQLiteStorage(place)
 
 
@@ -29,7 +28,6 @@ def exists(place: Place) -> bool:
     Raises:
         LedgerError: the server of a URL cannot be asked.
     """
-    check_not_a_path(place)
     if not is_url(place):
         return Path(place).exists()
     storage = PostgresStorage(str(place))

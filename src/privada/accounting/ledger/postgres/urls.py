@@ -20,18 +20,26 @@ _FORM = (
 _SECRETS = ("password", "sslpassword")
 
 
+# What was meant as a URL: of another program or spelling, or made a path, which loses a slash.
+_LIKE_A_URL = re.compile(r"\s*([a-z][\w+.-]+://|postgres[\w+.-]*:)", re.IGNORECASE)
+
+
 def is_url(place: object) -> bool:
-    """Return whether this is the URL of a ledger in PostgreSQL, and not a path."""
-    return isinstance(place, str) and place.startswith(SCHEMES)
+    """Return whether this is the URL of a ledger in PostgreSQL, and not a path.
 
-
-def check_not_a_path(place: object) -> None:
-    """Raise if this is a URL that was made a path, which loses one of its slashes."""
-    if isinstance(place, os.PathLike) and re.match(r"postgres(ql)?:[/\\]", os.fspath(place)):
+    Raises:
+        LedgerError: it is neither, but a URL of another kind. It is not shown, as it may hold a
+            password.
+    """
+    if isinstance(place, str) and place.startswith(SCHEMES):
+        return True
+    text = os.fspath(place) if isinstance(place, os.PathLike) else place
+    if isinstance(text, str) and _LIKE_A_URL.match(text):
         raise LedgerError(
-            "Expected the URL of a ledger as a string, got a path, which changes it. Write "
-            "pv.Ledger('postgresql://...')."
+            "Expected the URL of a ledger as a string that begins with postgresql://, or a path, "
+            f"got a URL of another kind, or one that was made a path. {_FORM}"
         )
+    return False
 
 
 @dataclass(frozen=True)
