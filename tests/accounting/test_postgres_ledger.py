@@ -170,6 +170,13 @@ def test_a_job_that_writes_sql_itself_cannot_return_what_others_charged(
     assert charged(url) == 4
 
 
+@pytest.mark.parametrize("role", ["public", "none", "é" * 32, "", "a\nb"])
+def test_rights_go_to_one_role_that_the_server_knows_by_that_name(role: str) -> None:
+    """`GRANT ... TO "public"` is for everybody, and a name that is too long is cut."""
+    with pytest.raises(ArgumentError, match="role"):
+        grants("postgresql://db/x?ledger=a", role)
+
+
 def test_rights_are_printed_for_any_name() -> None:
     sql = grants("postgres://db/my%22base?ledger=it%22s", 'o"brien')
     assert 'GRANT INSERT ON "privada_it""s"."journal" TO "o""brien";' in sql

@@ -1,7 +1,7 @@
 """The rights that roles need on a ledger, as SQL for its owner to run."""
 
 from privada.accounting.ledger.postgres import tables
-from privada.accounting.ledger.postgres.urls import LedgerURL, is_url
+from privada.accounting.ledger.postgres.urls import LONGEST_NAME, LedgerURL, is_url
 from privada.core.errors import ArgumentError
 from privada.core.validation import printable_text, shown
 
@@ -34,7 +34,7 @@ def grants(url: str, role: str, *, read_only: bool = False) -> str:
             f"Expected the URL of a ledger in PostgreSQL, got {shown(url)}. A file has the rights "
             "that the file system gives."
         )
-    found, to = LedgerURL.read(url), tables.quoted(printable_text("role", role))
+    found, to = LedgerURL.read(url), tables.quoted(_checked(role))
     schema = tables.quoted(found.schema)
     listed = ", ".join(f'{schema}."{table}"' for table in _TABLES)
     may = "read" if read_only else "charge and read"
@@ -49,3 +49,19 @@ def grants(url: str, role: str, *, read_only: bool = False) -> str:
     if not read_only:
         lines.append(f'GRANT INSERT ON {schema}."journal" TO {to};')
     return "\n".join(lines)
+
+
+def _checked(role: str) -> str:
+    """Return the name of a role if PostgreSQL takes it as the name of that one role."""
+    if printable_text("role", role) in ("public", "none"):  # also in quotation marks
+        raise ArgumentError(
+            f"Expected role to be one role of the database, got role={role!r}, which stands for "
+            "all roles or for none. Give each job and each auditor a role of its own."
+        )
+    if len(role.encode()) > LONGEST_NAME:
+        raise ArgumentError(
+            f"Expected role to have at most {LONGEST_NAME} bytes, got {len(role.encode())}, "
+            f"role={role!r}: PostgreSQL would cut it, and give the rights to another role. Give "
+            "the name as the server has it."
+        )
+    return role

@@ -12,7 +12,7 @@ from privada.core.errors import LedgerError
 SCHEMES = ("postgresql://", "postgres://")
 SCHEMA = "privada"
 # What PostgreSQL cuts names to, without a word to the client.
-_LONGEST = 63
+LONGEST_NAME = 63
 _FORM = (
     "Write postgresql://user@host:port/database?ledger=name, with %40 for an @ and %2F for a / in "
     "names and passwords."
@@ -129,7 +129,7 @@ def _checked(ledger: str | None) -> str | None:
     """Return the name of a ledger if PostgreSQL can keep it as it is."""
     if ledger is None:
         return None
-    most = _LONGEST - len(f"{SCHEMA}_")
+    most = LONGEST_NAME - len(f"{SCHEMA}_")
     if not ledger.isprintable() or ledger != ledger.strip() or not ledger or "$" in ledger:
         raise LedgerError(
             f"Expected ledger= in the URL of a ledger to have printable characters and no $, got "
