@@ -298,6 +298,27 @@ def test_an_interrupt_after_the_commit_is_counted_once(
     assert charged(url) == 4
 
 
+def test_two_interrupts_leave_nothing_of_a_charge_behind(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second comes before the first has ended the transaction, in which rows were written."""
+    ledger = Ledger(url, BUDGET)
+    session = ledger._storage._session
+    with monkeypatch.context() as interrupted:
+        interrupted.setattr(session, "commit", _interrupt)
+        interrupted.setattr(session, "end", _interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            ledger.charge({GAUSSIAN: 3}, run="a")
+    assert ledger.totals() == {}
+    ledger.charge({OTHER: 1}, run="b")
+    assert ledger.totals() == {OTHER: 1}
+    assert charged(url) == 1
+
+
+def _interrupt(*_: object) -> None:
+    raise KeyboardInterrupt
+
+
 def test_where_transactions_may_only_read_nothing_is_charged(server: Server, url: str) -> None:
     Ledger(url, BUDGET).charge({GAUSSIAN: 1}, run="a")
     job = Ledger(as_role(server, url, "reader", default_transaction_read_only="on"))
@@ -802,7 +823,13 @@ def test_a_url_is_shown_by_its_place_alone(given: str, name: str) -> None:
 )
 def test_what_is_almost_a_url_is_refused_and_not_shown(given: str | Path) -> None:
     """As if it were a path, it would be in errors, and a file of that name might be made."""
-    for use in (Ledger, exists, in_words, pv.workflows.ledger_contents, lambda url: grants(url, "x")):
+    for use in (
+        Ledger,
+        exists,
+        in_words,
+        pv.workflows.ledger_contents,
+        lambda url: grants(url, "x"),
+    ):
         with pytest.raises(LedgerError, match="postgresql://") as refused:
             use(given)
         assert "s3cret" not in str(refused.value)

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from privada.accounting import Budget, Ledger, Reservation, events
+from privada.accounting.ledger import exists
 from privada.accounting.ledger.postgres import connections
 from privada.core.errors import LedgerError
 from tests.forks import PATIENCE
@@ -83,6 +84,29 @@ def test_a_charge_is_made_or_not_whenever_the_connection_is_cut(
         reservation.use(GAUSSIAN)
         ledger.refund(reservation)
     assert charged(direct) == 3 + made == sum(ledger.totals().values())
+
+
+@pytest.mark.parametrize(
+    ("cut", "made"),
+    [
+        (Cut(b"COPY"), False),
+        (Cut(b"COMMIT\0"), False),
+        (Cut(b"COMMIT\0", linger=1.0), False),
+        (Cut(b"COMMIT\0", 0.0, answered=True), True),
+    ],
+)
+def test_a_ledger_is_made_or_not_whenever_the_connection_is_cut(
+    server: Server, proxy: Proxy, cut: Cut, made: bool
+) -> None:
+    direct = server.new()
+    url = direct.replace(f":{server.port}/", f":{proxy.port}/")
+    proxy.cut(cut)
+    said = error_of(lambda: Ledger(url, BUDGET, dataset="people").close())
+    assert not said if made else "Cannot create" in said  # and not that nobody can tell
+    assert proxy.cuts == 1
+    assert exists(direct) is made
+    with Ledger(direct, BUDGET, dataset="people") as ledger:
+        assert ledger.totals() == {}
 
 
 def test_a_refund_is_made_once_whenever_the_connection_is_cut(server: Server, proxy: Proxy) -> None:

@@ -76,7 +76,7 @@ class Contents:
         self._counts: dict[tuple[str, str, str], _Count] = {}
         self._by_role: dict[tuple[str, ...], int] = {}
         self._events: dict[str, DpEvent] = {}
-        self._keys: dict[tuple[str, tuple[str, ...]], str] = {}
+        self._keys: dict[tuple[str, tuple[str, ...]], bytes] = {}
 
     def take(self, rows: Iterable[tuple[Any, ...]]) -> None:
         """Count rows of the server: the columns, the seal, the key and the total of its role.
@@ -91,12 +91,16 @@ class Contents:
                     self._name, f"row {self.number + 1} of its journal is not what it was"
                 )
             self.add(row)
-            owner = _owner(row) if row.act == tables.CHARGE else (row.label,)
-            expected = self._keys.get((row.act, owner))
-            if expected is None:
-                expected = self._keys[row.act, owner] = tables.digest(row.act, *owner)
-            if key.hex() != expected or total != self._by_role.get(owner, 0):
+            if (key, total) != self.beside(row):
                 raise damaged(self._name, f"row {row.number} of its journal adds up wrongly")
+
+    def beside(self, row: Row) -> tuple[bytes, int]:
+        """Return what the server keeps beside the row that came last: its key and a total."""
+        owner = _owner(row) if row.act == tables.CHARGE else (row.label,)
+        key = self._keys.get((row.act, owner))
+        if key is None:
+            key = self._keys[row.act, owner] = bytes.fromhex(tables.digest(row.act, *owner))
+        return key, self._by_role.get(owner, 0)
 
     def add(self, row: Row) -> None:
         """Count the next row."""

@@ -2,14 +2,14 @@
 
 import ctypes
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from privada.accounting.ledger.postgres import connections, tables
 from privada.accounting.ledger.postgres.connections import damaged
 from privada.accounting.ledger.postgres.driver import driver
-from privada.accounting.ledger.postgres.journal import Row
+from privada.accounting.ledger.postgres.journal import Contents, Row
 from privada.accounting.ledger.postgres.urls import LedgerURL
 from privada.core.errors import LedgerError
 
@@ -85,9 +85,14 @@ class Session:
     def start(self, statements: str, *, write: bool) -> "psycopg.Cursor[Any]":
         """Begin a transaction; return the result of the last of some statements.
 
-        Nothing was written yet: where the connection turns out to be broken, it is made again.
+        Nothing was written yet: where the connection turns out to be broken, it is made again. So
+        it is where two interrupts have left the last transaction open: what that one has written
+        must not be committed with this one.
         """
-        psycopg, fresh = driver(), self._connection is None
+        psycopg = driver()
+        if self._connection is not None and not self._idle(self._connection):
+            self.drop()
+        fresh = self._connection is None
         connection = self.connected()
         try:
             return self._run(connection, statements, write)
@@ -105,6 +110,12 @@ class Session:
         while cursor.nextset():
             pass
         return cursor
+
+    @staticmethod
+    def _idle(connection: "psycopg.Connection[Any]") -> bool:
+        """Return whether a connection is in the middle of nothing; one that broke is."""
+        status = driver().pq.TransactionStatus
+        return connection.pgconn.transaction_status in (status.IDLE, status.UNKNOWN)
 
     def end(self) -> None:
         """End a transaction that has written nothing, in whichever state it is."""
@@ -158,11 +169,31 @@ class Session:
         marks = f"({', '.join(['%s'] * len(_WRITTEN))})"
         for start in range(0, len(rows), _FEW):
             some = rows[start : start + _FEW]
-            values = [getattr(row, name) for row in some for name in _WRITTEN]
+            values = [value for row in some for value in row]
             query = f"INSERT INTO {place} VALUES {', '.join([marks] * len(some))}"
             written = self.connected().execute(query.encode(), values).rowcount
             if written != len(some):
                 raise damaged(self._url.name, f"it took {written} rows of {len(some)}")
+
+    def fill(self, contents: Contents, facts: Mapping[str, str], rows: Sequence[Row]) -> None:
+        """Write all of a new ledger, before anything guards it.
+
+        The trigger would take time that grows with the square of the rows of one transaction.
+        """
+        whole = []
+        for row in rows:
+            contents.add(row)
+            whole.append((*row, *contents.beside(row)))
+        end = (True, contents.number, contents.seal, contents.state, contents.origin)
+        self._copy("facts (key, value)", facts.items())
+        self._copy(f"journal ({_READ})", whole)
+        self._copy("head (one, number, seal, state, origin)", [end])
+
+    def _copy(self, place: str, rows: Iterable[Sequence[Any]]) -> None:
+        query = f"COPY {self._schema}.{place} FROM STDIN"
+        with self.connected().cursor().copy(query.encode()) as copy:
+            for row in rows:
+                copy.write_row(row)
 
     def commit(self, last: Row | None) -> None:
         """Commit, and find out whether the server did if the connection broke.
@@ -195,6 +226,8 @@ class Session:
         while True:
             try:
                 found = self.start(tables.lock(self._url.schema) + query, write=True).fetchone()
+            except (psycopg.errors.UndefinedTable, psycopg.errors.InvalidSchemaName):
+                found = None  # it would have made the ledger
             except psycopg.Error as error:
                 self.drop()
                 if time.monotonic() < until and not isinstance(

@@ -121,7 +121,7 @@ class PostgresStorage(PostgresMoves):
     ) -> None:
         """Make a ledger, whole, unless another process was first."""
         facts = {**facts, _FORMAT: str(tables.FORMAT)}
-        schema, name = self._url.schema, tables.quoted(self._url.schema)
+        schema = self._url.schema
         with telling("create", self._url):
             try:
                 self._session.start(tables.lock(schema), write=True)
@@ -129,24 +129,16 @@ class PostgresStorage(PostgresMoves):
                     return
                 connection = self._session.connected()
                 tables.make(connection, schema)
-                contents = Contents(self.name, facts)
-                written = name.replace("%", "%%")
-                for key, value in facts.items():
-                    connection.execute(
-                        f"INSERT INTO {written}.facts VALUES (%s, %s)".encode(), (key, value)
-                    )
-                connection.execute(
-                    f"INSERT INTO {written}.head VALUES (true, 0, %s, '', '')".encode(),
-                    (contents.seal,),
-                )
                 row = connection.execute(
                     f"SELECT session_user::text, {tables.origin(schema)}".encode()
                 ).fetchone()
                 assert row is not None
+                contents = Contents(self.name, facts)
                 draft = PostgresTransaction(contents, None, row[0], os.urandom(16).hex())
                 draft.append(tables.ORIGIN, value=row[1])
                 fill(draft)
-                self._session.insert(draft.rows)
+                self._session.fill(contents, facts, draft.rows)
+                tables.guard(connection, schema)
                 self._session.commit(draft.rows[-1])
             finally:
                 self._session.end()

@@ -196,13 +196,6 @@ def origin(schema: str) -> str:
     return _ORIGIN.format(table=literal(f"{quoted(schema)}.journal"))
 
 
-def statements(schema: str) -> str:
-    """Return the statements that make the tables of a ledger."""
-    name = quoted(schema)
-    bodies = {"digest": _DIGEST, "append": _APPEND.format(schema=name), "keep": _KEEP}
-    return _TABLES.format(schema=name) + _RULES.format(schema=name, **bodies)
-
-
 def _expected(schema: str, oid: int) -> list[str]:
     """Return what there must be in a schema."""
     lines = [
@@ -255,8 +248,15 @@ def check(connection: "psycopg.Connection[Any]", schema: str, oid: int, name: st
 
 
 def make(connection: "psycopg.Connection[Any]", schema: str) -> None:
-    """Make the tables of a ledger, within a transaction."""
+    """Make the tables of a ledger, within a transaction that fills them and then guards them."""
     row = connection.execute("SELECT 1 FROM pg_namespace WHERE nspname = %s", (schema,)).fetchone()
     if row is None:
         connection.execute(f"CREATE SCHEMA {quoted(schema)}".encode())
-    connection.execute(statements(schema).encode())
+    connection.execute(_TABLES.format(schema=quoted(schema)).encode())
+
+
+def guard(connection: "psycopg.Connection[Any]", schema: str) -> None:
+    """Make what sees to the tables from now on, and take all rights on them from everybody."""
+    name = quoted(schema)
+    bodies = {"digest": _DIGEST, "append": _APPEND.format(schema=name), "keep": _KEEP}
+    connection.execute(_RULES.format(schema=name, **bodies).encode())
