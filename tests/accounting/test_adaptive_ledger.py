@@ -69,6 +69,23 @@ def test_the_first_charge_fixes_the_orders_by_its_plan(path: Path, budget: Budge
         assert opened.epsilon(1e-7) == filter.epsilon(totals, 1e-7)
 
 
+def test_charges_that_came_without_orders_are_counted_by_those_of_the_budget(path: Path) -> None:
+    """As a storage or a client of somebody else might write them."""
+    ledger = Ledger(path, BUDGET)
+    with ledger._storage.writing("charge") as transaction:
+        transaction.add("other", "training", {GAUSSIAN: 2})
+    ledger = Ledger(path)
+    usual = RenyiFilter.for_budget(BUDGET)
+    both = {GAUSSIAN: 2, POISSON: 1}
+    assert ledger.cost("a", {POISSON: 1}) == usual.epsilon(both, BUDGET.delta)
+    ledger.charge({POISSON: 1}, run="a", plan={LITTLE_NOISE: 500})
+    assert kept(ledger) == usual
+    for opened in (ledger, Ledger(path)):
+        assert opened.epsilon() == usual.epsilon(both, BUDGET.delta)
+    with pytest.raises(BudgetExceeded):
+        ledger.charge({events.gaussian(1.0): 1000}, run="a")
+
+
 def test_the_orders_cannot_be_changed_or_chosen_otherwise(path: Path) -> None:
     other = RenyiFilter((2.0,), (1.0,)).encode()
     ledger = Ledger(path, BUDGET)

@@ -129,9 +129,12 @@ class AdaptiveCounting:
     def admit(self, transaction: WriteTransaction, run: str, added: Tally, plan: Planned) -> None:
         """Raise unless the charge fits the budget; the first one fixes the filter's orders."""
         if self._text is None and not self._looked:
-            filter = RenyiFilter.for_budget(self._budget, whole_plan(added, plan))
+            held = +self._charged.totals  # by what did not say its orders
+            typical = None if held else whole_plan(added, plan)
+            filter = RenyiFilter.for_budget(self._budget, typical)
             self._text = transaction.publish(ORDERS_LABEL, filter.encode())
             self._use(stored_filter(self._text, self._name))
+            self._all.add(held)
         self._all.check(added)
 
     def add(self, run: str, changes: Mapping[DpEvent, int]) -> None:
@@ -152,6 +155,7 @@ class AdaptiveCounting:
 
     def cost(self, run: str, added: Tally, delta: float) -> float:
         """Return the epsilon of what was charged with `added`."""
-        if self._text is None and not self._looked:  # it would fix the filter's orders
+        first = self._text is None and not self._looked and not +self._charged.totals
+        if first:  # it would fix the filter's orders
             return RenyiFilter.for_budget(self._budget, added).epsilon(added, delta)
         return self._all.epsilon_with(added, delta)
