@@ -313,6 +313,19 @@ def test_a_checkpoint_goes_on_with_the_new_place(places: tuple[Make, Make], tmp_
     assert sum(second.ledger.totals().values()) == 10
 
 
+@pytest.mark.parametrize("odd", ["a\nb.ledger", "caf\udce9.ledger"])
+def test_a_path_that_the_other_place_cannot_keep_is_refused(tmp_path: Path, odd: str) -> None:
+    """Half moved, it could neither be charged nor be moved to its end."""
+    there, plain = tmp_path / odd, tmp_path / "plain.ledger"
+    for old, new in ((there, plain), (plain, there)):
+        Ledger(old, BUDGET).close()
+        with pytest.raises(LedgerError, match="Rename it"):
+            move(SQLiteStorage(old), SQLiteStorage(new))
+        assert not new.exists()
+        assert spendable(lambda place=old: SQLiteStorage(place))
+        old.unlink()
+
+
 def test_in_memory_nothing_is_moved(tmp_path: Path) -> None:
     memory = SQLiteStorage(None)
     with pytest.raises(LedgerError, match="in memory"):

@@ -133,7 +133,7 @@ def move(source: MovableStorage, target: MovableStorage) -> Holdings:
     if why is not None:
         return _finish(source, target, why)
     token = held.token()
-    arriving = Closure(False, _place(source), token)
+    arriving, leaving = Closure(False, _place(source), token), Closure(True, _place(target), token)
     if not _has_arrived(source, target, arriving):
         target.receive(held, arriving)
     if target.holdings() != held:
@@ -141,14 +141,24 @@ def move(source: MovableStorage, target: MovableStorage) -> Holdings:
             f"Cannot move the ledger {source.name!r}: {target.name!r} does not hold the same. It "
             "stays closed; check its disk, remove it, and try again. Nothing has changed."
         )
-    source.close_for(Closure(True, _place(target), token), held)
+    source.close_for(leaving, held)
     target.admit_charges(arriving)
     return held
 
 
 def _place(storage: LedgerStorage) -> str:
-    """Return where a ledger is, from wherever one looks: a file's whole path."""
-    return str(storage.path or storage.name)
+    """Return where a ledger is, from wherever one looks: a file's whole path.
+
+    Raises:
+        LedgerError: the other place could not keep that.
+    """
+    place = str(storage.path or storage.name)
+    if not place.isprintable():
+        raise LedgerError(
+            f"Cannot move a ledger from or to {place!r}: that path has characters that cannot be "
+            "printed. Rename it, or give another path. Nothing has changed."
+        )
+    return place
 
 
 def _has_arrived(source: MovableStorage, target: MovableStorage, arriving: Closure) -> bool:

@@ -1,5 +1,6 @@
 """Connections to SQLite, and what to do about its errors."""
 
+import os
 import sqlite3
 from urllib.parse import quote
 
@@ -48,7 +49,7 @@ def in_words(error: Exception, doing: str, name: str) -> LedgerError:
 def connect(path: str | None) -> sqlite3.Connection:
     """Return a connection to a file that exists, or to memory; never make a new file."""
     connection = sqlite3.connect(
-        ":memory:" if path is None else f"file:{quote(path)}?mode=rw",
+        ":memory:" if path is None else f"file:{quote(os.fsencode(path))}?mode=rw",
         uri=path is not None,
         timeout=SECONDS_FOR_A_LOCK,
         isolation_level=None,
