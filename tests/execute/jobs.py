@@ -160,6 +160,10 @@ def several(folder):
         if loop.steps_done == 4:
             break
     found["loop"] = [[float(p.detach().double().sum()) for p in net.parameters()], loop.epsilon()]
+    for name, wrapped in {"ddp": _ddp, "sharded": _sharded, "partly sharded": _partly}.items():
+        for how, execution in {"": TOGETHER, ", alone": pv.execute.Local()}.items():
+            given = {"model": wrapped, "executor": execution}
+            found[name + how] = said(lambda given=given: _with(**given))
     # queries besides are those of rank 0
     scaler = pv.PrivateScaler(epsilon=1.0, delta=1e-3, ledger=pv.Ledger(None))
     found["scaler"] = said(lambda: scaler.fit(np.random.default_rng(0).random((50, 2))))
@@ -191,6 +195,23 @@ def events_of(made):
 def _fresh(kind):
     torch.manual_seed(RANK)
     return kind()
+
+
+def _ddp():
+    return nn.parallel.DistributedDataParallel(network())
+
+
+def _sharded():
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+
+    return fully_shard(network(), mesh=init_device_mesh("cpu", (2,)))
+
+
+def _partly():
+    made = nn.Sequential(nn.Linear(4, 4), _sharded())
+    made[1].requires_grad_(False)  # all that is trained is whole
+    return made
 
 
 def _with(**changes):

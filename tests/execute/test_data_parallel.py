@@ -167,6 +167,17 @@ def test_other_queries_are_refused_where_each_rank_would_pay_for_its_own(several
         assert "Nothing was charged" in found["search"][1]
 
 
+@pytest.mark.parametrize("which", ["ddp", "sharded", "partly sharded"])
+@pytest.mark.parametrize("how", ["", ", alone"])
+def test_models_that_torch_distributes_itself_are_refused_before_a_charge(several, which, how):
+    """They would send gradients without noise, of records that nobody has paid for."""
+    for found in several:
+        kind, words = found[which + how]
+        assert kind == "ModelError"
+        assert "executor=pv.execute.DataParallel()" in words
+        assert "Nothing was charged" in words
+
+
 def test_ranks_that_do_not_do_the_same_are_told(several):
     for found in several:
         assert "ranks [1]" in found["changed"][1]

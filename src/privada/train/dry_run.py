@@ -2,6 +2,7 @@
 
 import contextlib
 import math
+import sys
 from dataclasses import dataclass
 from typing import Any
 
@@ -36,11 +37,30 @@ def check_model(model: Any, loss: Any) -> None:
             f"Expected model to be a torch.nn.Module, got model={shown(model)}. Give a model "
             "that is made, not its class."
         )
+    _refuse_distributed(model)
     if not callable(loss) or isinstance(loss, type):
         raise ArgumentError(
             f"Expected loss to be a torch loss or a function of (output, target), got "
             f"loss={shown(loss)}. Use torch.nn.CrossEntropyLoss(), or the like."
         )
+
+
+def _refuse_distributed(model: nn.Module) -> None:
+    """Raise if a model sends gradients of its own to other processes, or is there in part."""
+    kinds: tuple[type, ...] = (nn.DataParallel, nn.parallel.DistributedDataParallel)
+    sharded = sys.modules.get("torch.distributed.fsdp")  # which takes long to load
+    if sharded is not None:
+        kinds += (sharded.FSDPModule, sharded.FullyShardedDataParallel)
+    for name, module in model.named_modules():
+        if isinstance(module, kinds):
+            where = f" in its part {name!r}" if name else ""
+            raise ModelError(
+                "Expected a plain model that is whole in this process, got "
+                f"{type(module).__name__}{where}, which sends gradients without noise by itself, "
+                "or splits the model. Give the model as it was before that was put around it, and "
+                "executor=pv.execute.DataParallel() to train it on several processes. Nothing was "
+                "charged."
+            )
 
 
 @dataclass(frozen=True)
