@@ -1,8 +1,11 @@
 """One run on several ranks: the same as in one process, whatever happens to a rank."""
 
 import json
+import os
 import random
 import signal
+import subprocess
+import sys
 import time
 
 import pytest
@@ -10,7 +13,8 @@ import torch
 
 import privada as pv
 from tests.execute.cases import CASES, Tree, outcome, trainer
-from tests.execute.ranks import ended, start, together
+from tests.execute.ranks import ROOT, ended, start, together
+from tests.forks import PATIENCE
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 FEW = (
@@ -223,6 +227,26 @@ def test_a_rank_that_is_killed_in_a_step_ends_the_run_on_all_others(whom, size, 
     # four steps and the one that was lost; of a block that rank 0 took with it, what was reserved
     assert charged(tmp_path) == 5 if whom else 5 <= charged(tmp_path) <= 6
     check_resumed(tmp_path, after)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("whom", [0, 1])
+def test_ranks_that_torchrun_starts_again_meet_and_go_on_from_the_checkpoint(whom, tmp_path):
+    """Not at the addresses that those before have left behind."""
+    told = subprocess.run(
+        [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2",
+         "--max-restarts", "1", "-m", "tests.execute.jobs", "restarted", str(tmp_path), str(whom)],
+        env=os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT / "src"), str(ROOT)])},
+        cwd=tmp_path, capture_output=True, text=True, timeout=PATIENCE,
+    )  # fmt: skip
+    assert told.returncode == 0, told.stderr
+    assert (tmp_path / "ended").exists()
+    found = [read(tmp_path, rank) for rank in range(2)]
+    assert found[0] == found[1]
+    steps, epsilon, total = found[0]
+    assert 8 <= steps <= 12
+    assert epsilon <= 1.0
+    assert total == charged(tmp_path)
 
 
 @pytest.mark.slow

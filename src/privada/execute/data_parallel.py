@@ -1,6 +1,9 @@
 """One run on several processes: each computes the clipped sum of a part of the same draw."""
 
+import atexit
+import os
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -88,7 +91,8 @@ class DataParallel:
             return None
         if not dist.is_initialized():
             try:
-                dist.init_process_group("gloo")
+                dist.init_process_group("gloo", **_meeting())
+                atexit.register(_part)
             except (RuntimeError, ValueError) as error:
                 raise ArgumentError(
                     f"Cannot join the {size} processes that the environment speaks of: {error}. "
@@ -114,6 +118,28 @@ class DataParallel:
     def describe(self) -> str:
         """Return it in words."""
         return f"each batch on {launched()[1]} ranks"
+
+
+def _part() -> None:
+    """Close the connections that were made here: left open, they may abort a process that ends."""
+    if dist.is_initialized():
+        dist.destroy_process_group()
+
+
+def _meeting() -> dict[str, Any]:
+    """Return where the ranks meet, if it is not where torch.distributed has them meet by itself.
+
+    `torchrun --max-restarts` starts them again with the same store. What those before have left
+    there, the addresses of processes that are gone, must not be found: so each start has keys of
+    its own. On several machines agents may count restarts differently.
+    """
+    given = os.environ
+    if given.get("TORCHELASTIC_USE_AGENT_STORE") != "True" or given.get("GROUP_WORLD_SIZE") != "1":
+        return {}
+    store, rank, size = next(dist.rendezvous("env://"))  # type: ignore[attr-defined]
+    keys = f"privada/start-{given.get('TORCHELASTIC_RESTART_COUNT', '0')}"
+    own = dist.PrefixStore(keys, store)  # type: ignore[attr-defined]
+    return {"store": own, "rank": rank, "world_size": size}
 
 
 _joined: dict[float, Ranks] = {}
