@@ -4,6 +4,7 @@ import os
 import pickle
 import subprocess
 import sys
+import time
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
@@ -573,8 +574,6 @@ def standby(server: Server) -> Iterator[Server]:
 def test_a_standby_is_read_and_charged_once_it_took_over_and_was_accepted(
     server: Server, standby: Server, url: str
 ) -> None:
-    import time
-
     damaged_ledger(url).close()
     behind = url.replace(f":{server.port}/", f":{standby.port}/")
     until = time.monotonic() + PATIENCE
@@ -591,6 +590,31 @@ def test_a_standby_is_read_and_charged_once_it_took_over_and_was_accepted(
         Ledger(behind.replace("ledger=", "ledger=new"), BUDGET)
     standby.sql("SELECT pg_promote()")
     refused_until_accepted(behind, ledger)
+
+
+def test_a_physical_backup_is_noticed_if_the_server_recovers_from_it(
+    server: Server, url: str
+) -> None:
+    """And not if it is started as it is: then it is the same server as far as it can tell."""
+    damaged_ledger(url).close()
+    made = make_server()
+    made.stop()
+    subprocess.run(["rm", "-rf", str(made.data)], check=True)
+    made._run(
+        "pg_basebackup", "-h", server.folder, "-p", server.port, "-U", ADMIN, "-D", made.data,
+        "--no-sync", "-c", "fast",
+    )  # fmt: skip
+    restored = url.replace(f":{server.port}/", f":{made.port}/")
+    made.start()
+    Ledger(restored).charge({GAUSSIAN: 1}, run="a")  # which docs/team_ledger.md warns of
+    made.stop()
+    (made.data / "recovery.signal").touch()
+    made.start(restore_command="false")
+    until = time.monotonic() + PATIENCE
+    while made.sql("SELECT pg_is_in_recovery()") == [(True,)] and time.monotonic() < until:
+        time.sleep(0.1)
+    refused_until_accepted(restored)
+    made.remove()
 
 
 # ---------------------------------------------------------------------- servers
