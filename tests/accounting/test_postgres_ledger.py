@@ -344,8 +344,8 @@ def test_nothing_is_prepared_or_set_for_a_session(server: Server, url: str) -> N
 
 def test_a_clock_that_goes_back_changes_nothing(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     ledger = Ledger(url, BUDGET)
-    for time in ("2030-01-01T00:00:00+00:00", "1970-01-01T00:00:00+00:00"):
-        monkeypatch.setattr(journal, "now", lambda time=time: time)
+    for at in ("2030-01-01T00:00:00+00:00", "1970-01-01T00:00:00+00:00"):
+        monkeypatch.setattr(journal, "now", lambda at=at: at)
         ledger.charge({GAUSSIAN: 2}, run="a")
     assert charged(url) == 4 == sum(ledger.totals().values())
 
