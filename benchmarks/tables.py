@@ -207,23 +207,24 @@ def write(results: Path, machine: dict[str, object], words: tuple[str, ...]) -> 
         for _ in range(rounds):
             for job, (name, source) in jobs.items():
                 found[job].append(_measure(name, Path(folder) / f"t{job[1]}", source))
-    middle = {
-        job: [statistics.median(column) for column in zip(*turns, strict=True)]
-        for job, turns in found.items()
-    }
-    _write_page(results, machine, rows, rounds, sizes | {".csv.gz": sizes[".csv"] * packed}, middle)
+    _write_page(results, machine, rows, sizes | {".csv.gz": sizes[".csv"] * packed}, found)
 
 
 def _write_page(
     results: Path,
     machine: dict[str, object],
     rows: int,
-    rounds: int,
     sizes: dict[str, float],
-    middle: dict[tuple[str, str], list[float]],
+    found: dict[tuple[str, str], list[list[float]]],
 ) -> None:
-    lines = ["| file | contender | seconds | CPU seconds | peak MB | times privada's CPU |"]
-    lines.append("|---|---|---:|---:|---:|---:|")
+    middle = {
+        job: [statistics.median(column) for column in zip(*turns, strict=True)]
+        for job, turns in found.items()
+    }
+    lines = [
+        "| file | contender | seconds | CPU seconds | peak MB | times privada's CPU | rounds |"
+    ]
+    lines.append("|---|---|---:|---:|---:|---:|---:|")
     figures = []
     for ending in (".csv", ".parquet", ".jsonl"):
         for (name, of), (seconds, processor, peak) in middle.items():
@@ -231,7 +232,7 @@ def _write_page(
                 ratio = processor / middle["privada", ending][1]
                 lines.append(
                     f"| {ending} | {name} | {seconds:.2f} | {processor:.2f} | {peak:.0f} "
-                    f"| {ratio:.2f} |"
+                    f"| {ratio:.2f} | {len(found[name, ending])} |"
                 )
                 figures.append(
                     {
@@ -244,8 +245,10 @@ def _write_page(
     page = (
         f"# Tables: {rows:,} rows by 20 columns\n\n"
         "Written by `python -m benchmarks tables`. Each contender in a process of its own, in "
-        f"turns, {rounds} rounds; medians. CPU seconds include imports, and tell more than seconds "
-        f"where a machine is shared. Sizes: {held}. Machine: {facts}.\n\n" + "\n".join(lines) + "\n"
+        "turns; medians. CPU seconds include imports, and tell more than seconds where a machine "
+        f"is shared, as this one was. Sizes: {held}. Machine: {facts}.\n\n"
+        + "\n".join(lines)
+        + "\n"
     )
     (results / "tables.md").write_text(page)
     (results / "tables.json").write_text(
