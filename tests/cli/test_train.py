@@ -268,7 +268,7 @@ def test_a_run_that_died_between_charge_and_answer_asks_before_it_pays_again(
     account = folder / "account"
     if kind == "adaptive":
         pv.Ledger(account, pv.Budget(20.0, 1e-4), dataset="t").close()
-    asked = ("--target", "age", "--ledger", account, *QUICK)
+    asked = ("--target", "age", "--regression", "--ledger", account, *QUICK)
     with monkeypatch.context() as patched:
         patched.setattr("privada.query.histograms.histogram_sum", dies)
         died = train(*asked, epsilon="5")
@@ -506,6 +506,7 @@ def test_a_killed_run_goes_on_and_costs_no_more_than_was_asked_for(kind, folder,
         pv.Ledger(account, pv.Budget(9.0, 1e-4), dataset="t").close()
     asked = [
         "train", folder / "t.csv", "--target", "age", "--epsilon", "2", "--delta", "1e-4",
+        "--regression",
         "--ledger", account, "--epochs", "20", "--batch-size", "50", "--output", folder / "out",
     ]  # fmt: skip
     program = """
@@ -969,3 +970,35 @@ def test_adult_with_public_rows(folder, train):
     found = json.loads(result.out)
     assert found["metrics"]["accuracy on public rows"] >= 0.82  # 0.835 to 0.849 were seen
     assert {c.purpose for c in pv.Ledger(folder / "out" / "ledger").charges()} == {"training"}
+
+
+def test_how_the_table_is_understood_is_shown_first(folder, train):
+    done = train("--target", "sick", *QUICK)
+    assert done.code == 0, done.err
+    assert done.out.index("Target: 'sick', classes that a charged query finds.") < done.out.index(
+        "Trained a"
+    )
+    assert "age: number with bounds that a charged query finds" in done.out
+
+
+@pytest.mark.parametrize(
+    ("terminal", "yes", "answer", "asked"),
+    [
+        (True, False, True, True),
+        (True, False, False, True),
+        (True, True, None, False),
+        (False, False, None, False),
+    ],
+)
+def test_a_person_is_asked_on_a_terminal_alone(monkeypatch, capsys, terminal, yes, answer, asked):
+    from privada.cli.train import confirmed
+    from privada.workflows.findings import Findings
+
+    calls = []
+    for stream in ("stdin", "stdout"):
+        monkeypatch.setattr(f"sys.{stream}.isatty", lambda: terminal)
+    monkeypatch.setattr("typer.confirm", lambda *_, **__: calls.append(1) or answer)
+    found = Findings("7 rows", "a number", {"age": "not used"}, "nothing")
+    assert confirmed(yes)(found) is (answer if asked else True)
+    assert bool(calls) is asked
+    assert "age: not used" in capsys.readouterr().out

@@ -81,6 +81,32 @@ RowsPerPerson = Annotated[
     int | None,
     typer.Option(help="Rows of a person that one step uses, at most. Default: 8."),
 ]
+Regression = Annotated[
+    bool | None,
+    typer.Option(
+        "--regression",
+        help="The target is a number, also where it is 0 or 1; no query asks for its classes.",
+    ),
+]
+TableSource = Annotated[
+    str,
+    typer.Argument(
+        help="The table: .csv, .tsv, .jsonl or .txt (also compressed), .parquet, .feather, .arrow, "
+        ".xlsx or .npz; a folder of such files, or with a subfolder of .txt files for each class; "
+        "or sqlite:///FILE, duckdb:///FILE or postgresql://HOST/NAME, with --query."
+    ),
+]
+Separator = Annotated[
+    str | None, typer.Option(help="What separates cells of a CSV file. Default: by its header.")
+]
+Decimal = Annotated[
+    str | None,
+    typer.Option(
+        help='The decimal mark of a CSV file, "." or ",". Default: a point; where semicolons '
+        "separate, either."
+    ),
+]
+Query = Annotated[str | None, typer.Option(help="Which rows of a database.")]
 Seed = Annotated[
     int | None,
     typer.Option(help="Random seed, for experiments: the result is reproducible and not private."),

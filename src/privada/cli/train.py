@@ -12,12 +12,15 @@ from privada.cli import options as shared
 from privada.cli.printing import print_line, stoppable
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from privada.workflows import TrainedTable
+    from privada.workflows.findings import Findings
 
 
 def train(
     context: typer.Context,
-    table: shared.TableFile,
+    table: shared.TableSource,
     output: Annotated[
         Path | None,
         typer.Option(help="Output directory (created). Default: the table's name and -private."),
@@ -48,6 +51,13 @@ def train(
         int, typer.Option(help="Processes of this machine that compute the steps together.")
     ] = 1,
     seed: shared.Seed = None,
+    regression: shared.Regression = None,
+    separator: shared.Separator = None,
+    decimal: shared.Decimal = None,
+    query: shared.Query = None,
+    yes: Annotated[
+        bool, typer.Option("--yes", help="Go on without asking whether the table is understood.")
+    ] = False,
     as_json: shared.AsJson = False,
 ) -> None:
     """Train a model on a private table, and write it to a folder with its privacy statement.
@@ -83,11 +93,23 @@ def train(
             resume=resume,
             progress=not as_json and sys.stdout.isatty(),
             processes=processes,
+            confirm=None if as_json else confirmed(yes),
         )
     if as_json:
         typer.echo(json.dumps(trained.to_dict(), indent=2))
     else:
         show(trained, Console())
+
+
+def confirmed(yes: bool) -> "Callable[[Findings], bool]":
+    """Return what shows how a table is understood, and asks on a terminal whether to go on."""
+
+    def confirm(found: "Findings") -> bool:
+        typer.echo(f"{found}\n")
+        asked = not yes and sys.stdin.isatty() and sys.stdout.isatty()
+        return not asked or typer.confirm("Train like this?", default=True)
+
+    return confirm
 
 
 def show(trained: "TrainedTable", console: Console) -> None:

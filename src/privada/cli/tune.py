@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 def tune(
     context: typer.Context,
-    table: shared.TableFile,
+    table: shared.TableSource,
     output: Annotated[
         Path | None,
         typer.Option(help="Output directory (created). Default: the table's name and -tuned."),
@@ -68,6 +68,10 @@ def tune(
     state: Annotated[str | None, typer.Option(hidden=True)] = None,
     jobs: Annotated[int | None, typer.Option(help="Number of runs in parallel.")] = None,
     seed: shared.Seed = None,
+    regression: shared.Regression = None,
+    separator: shared.Separator = None,
+    decimal: shared.Decimal = None,
+    query: shared.Query = None,
     as_json: shared.AsJson = False,
 ) -> None:
     """Choose hyperparameters on a private table, at a price that is charged before the first run.

@@ -36,14 +36,22 @@ _WORDS_OF_TEXT, _ROWS_TO_TELL = 5, 20
 _SKEWED, _FAR = 1 / 20, 100
 
 
-def infer_schema(table: Table, *, target: str, public: bool, person: str | None = None) -> Schema:
+def infer_schema(
+    table: Table,
+    *,
+    target: str,
+    public: bool,
+    person: str | None = None,
+    regression: bool = False,
+) -> Schema:
     """Return a schema that is inferred from the values of a public table.
 
     Numbers get bounds, rounded outwards to two digits of their span, and the log scale where they
     are skewed. Text gets a list of values with room for others if there are at most 64, else
     buckets; text of several words is a bag of words; text of which no two are the same is ignored.
-    A target of at most 10 whole numbers, or of text, is classes; else it is a number. The column
-    that `person` names holds identifiers, and no features come from it.
+    Text that is a date in each row gets the years around all of them. A target of at most 10 whole
+    numbers, or of text, is classes; else, and with `regression`, it is a number. The column that
+    `person` names holds identifiers, and no features come from it.
 
     Guarantee: none for this table: whoever is in it gets no protection. It must be public, which
     `public=True` declares.
@@ -76,7 +84,9 @@ def infer_schema(table: Table, *, target: str, public: bool, person: str | None 
         )
     _check_column("target", target, table.names)
     inputs = [name for name in table.names if name not in (target, person)]
-    schema = Schema(_target(table, target), {name: _column_type(table, name) for name in inputs})
+    schema = Schema(
+        _target(table, target, regression), {name: _column_type(table, name) for name in inputs}
+    )
     if person is None:
         return schema
     _check_column("person", person, table.names)
@@ -162,14 +172,16 @@ def _matrix(values: Any) -> ColumnType:
     return Matrix(int(values.shape[1]), low, high, sparse=sparse)
 
 
-def _target(table: Table, name: str) -> Target:
+def _target(table: Table, name: str, regression: bool) -> Target:
     values = _values(table, name)
     if not values:
         raise DataError(f"Expected values in the target {name!r}, got none.")
     numbers = _numbers(table, name)
     distinct = set(values)
     whole = numbers is None or bool((numbers == np.round(numbers)).all())
-    if numbers is None or (whole and len(distinct) <= _MOST_CLASSES):
+    if numbers is None and regression:
+        raise DataError(f"Expected numbers in the target {name!r} of a regression, got text.")
+    if numbers is None or (whole and len(distinct) <= _MOST_CLASSES and not regression):
         return Classes(name, sorted(distinct, key=None if numbers is None else float))
     low, high = _outwards(numbers)
     return Range(name, low, high, _scale(numbers, low, high))

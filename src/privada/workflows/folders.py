@@ -26,6 +26,7 @@ from privada.core.errors import ArgumentError, CheckpointError, LedgerError
 from privada.tables.files import write_durably
 from privada.workflows.charges import count_charges, has_ledger, holds_charges
 from privada.workflows.options import TableOptions
+from privada.workflows.table_source import source_name
 
 if TYPE_CHECKING:
     from privada.tables.query_plan import QueryPlan
@@ -36,7 +37,7 @@ _STATEMENT = "statement.json"
 _QUERIES = "queries"
 
 
-def default_output(table: str | os.PathLike[str], ending: str = "private") -> Path:
+def default_output(table: Any, ending: str = "private") -> Path:
     """Return the output folder for a table where none is named: its name and -private, here.
 
     For a search it ends in -tuned.
@@ -46,7 +47,7 @@ def default_output(table: str | os.PathLike[str], ending: str = "private") -> Pa
         >>> print(default_output("data/patients.csv.gz"))
         patients-private
     """
-    return Path(f"{Path(table).resolve().name.split('.')[0]}-{ending}")
+    return Path(f"{source_name(table).split('.')[0]}-{ending}")
 
 
 def refuse_existing(folder: Path) -> None:
@@ -236,13 +237,18 @@ class RunFolder:
         """Return what was asked for and found, without what a stopped run alone needs."""
         return {name: value for name, value in self.facts().items() if name != _QUERIES}
 
-    def run_name(self, table: Path) -> str:
+    def run_name(self, table: Any) -> str:
         """Return the name that all of it is charged under, kept in the folder."""
         if (self.path / _CONFIG).exists():
             return str(self.facts(run=str)["run"])
         options = self.options
         name = f"{options.run_prefix}-{os.urandom(4).hex()}"
-        facts = {"command": options.workflow, "run": name, "table": table.name, **asdict(options)}
+        facts = {
+            "command": options.workflow,
+            "run": name,
+            "table": source_name(table),
+            **asdict(options),
+        }
         if self.options.ledger is not None:  # no password is written down
             facts["ledger"] = in_words(self.options.ledger)
         self.keep_facts(facts)

@@ -45,6 +45,10 @@ class TableOptions:
     lr: float | None = None
     clip: float | None = None
     when_lost: str = "refuse"
+    regression: bool = False
+    separator: str | None = None
+    decimal: str | None = None
+    query: str | None = None
 
     workflow: ClassVar[str]
 
@@ -63,6 +67,11 @@ class TableOptions:
             if isinstance(value, os.PathLike):
                 object.__setattr__(self, name, os.fspath(value))
         printable_text("unit", self.unit)
+        if self.regression and self.classes:
+            raise ArgumentError(
+                "Expected one of --class and --regression, got both. Leave one out: the target is "
+                "one of some classes, or a number."
+            )
         if self.rows_per_person is not None:
             integer("rows_per_person", self.rows_per_person)
             if self.person is None:
@@ -79,6 +88,11 @@ class TableOptions:
                 )
             if self.unit == _RECORD:
                 object.__setattr__(self, "unit", _PERSON)
+
+    @property
+    def layout(self) -> dict[str, Any]:
+        """How a text file is written, as `pv.tables.read` takes it."""
+        return {"separator": self.separator, "decimal": self.decimal}
 
     @property
     def charged_unit(self) -> str:
@@ -118,6 +132,8 @@ class TrainOptions(TableOptions):
         when_lost: what becomes of a query that was charged and whose answer was lost: "refuse",
             "pay-again" or "defaults".
         seed: makes it reproducible, and not private.
+        regression: the target is a number, also where it is 0 or 1; no query asks for its classes.
+        separator, decimal, query: how the table is read, as `pv.tables.read` takes them.
 
     Edge cases: `rows_per_person` without `person`, and a person that is the target, are refused.
 

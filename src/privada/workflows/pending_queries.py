@@ -1,6 +1,7 @@
 """What is not known of a private table yet, and the charged queries that find it."""
 
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -13,7 +14,7 @@ from privada.accounting.events import Tally
 from privada.core.errors import ArgumentError, DataError
 from privada.tables.private_bounds import bounds_question
 from privada.tables.private_classes import FAILURE_SHARE, classes_question
-from privada.workflows.options import TableOptions
+from privada.workflows.options import TableOptions, TrainOptions
 from privada.workflows.table_rows import TableRows, target_name, with_bins
 
 Target = tables.Classes | tables.Range
@@ -55,13 +56,15 @@ class PendingQueries:
     """What is not known of the private rows yet, and the queries that find it.
 
     `target` is None where its classes are not known; `answers` holds what was answered before;
-    `unit` is what a person is called, None if queries protect rows.
+    `unit` is what a person is called, None if queries protect rows. If `undecided`, the target is a
+    number that a query for classes may find to be 0 or 1.
     """
 
     target: Target | None
     queries: tables.QueryPlan
     answers: tables.AnswerCache
     unit: str | None
+    undecided: bool = False
 
     def as_declared(self, kept: tables.QueryPlan | None) -> "PendingQueries":
         """Return the queries with the noise that was declared for them, if they were.
@@ -97,22 +100,34 @@ def pending_queries(
 ) -> PendingQueries:
     """Return what is to be found by charged queries; refuse what cannot be, before any of them."""
     target = _known_target(rows.types, options) if rows.schema is None else rows.schema.target
-    schema = _provisional_schema(rows, options, target)
+    schema = provisional_schema(rows, options, target)
+    unit = None if options.person is None else options.unit
+    number = rows.schema is None and target == _estimated_range(options)
+    # a search declares how its scores are taken before it asks
+    undecided = number and not options.regression and isinstance(options, TrainOptions)
+    if undecided:
+        asked = target_name(options)
+        with suppress(DataError):  # with too few records to ask, it stays a number
+            queries = tables.plan_queries(rows.units, budget, classes=asked, bounds=schema.pending)
+            return PendingQueries(target, queries, answers, unit, undecided)
     queries = tables.plan_queries(
         rows.units,
         budget,
         classes=target_name(options) if target is None else None,
         bounds=schema.pending,
     )
-    unit = None if options.person is None else options.unit
     return PendingQueries(target, queries, answers, unit)
+
+
+def _estimated_range(options: TableOptions) -> tables.Range:
+    return tables.Range(target_name(options), bounds="estimate")
 
 
 def unpaid_queries(
     rows: TableRows, options: TableOptions, pending: PendingQueries, ledger: Ledger, run: str
 ) -> Tally:
     """Return what the queries are still going to be charged; raise where they would be refused."""
-    return pending.unpaid(_provisional_schema(rows, options, pending.target), ledger, run)
+    return pending.unpaid(provisional_schema(rows, options, pending.target), ledger, run)
 
 
 def dry_run_data(rows: TableRows, options: TableOptions, pending: PendingQueries) -> TrainingData:
@@ -120,7 +135,7 @@ def dry_run_data(rows: TableRows, options: TableOptions, pending: PendingQueries
 
     What is wrong with the table, and with what is made of it, then shows before it is paid for.
     """
-    sketch = _provisional_schema(rows, options, pending.target)
+    sketch = provisional_schema(rows, options, pending.target)
     schema = sketch.with_bounds(dict.fromkeys(sketch.pending, (0.0, 1.0)))
     if pending.target is None:
         targets = np.arange(rows.private.size) % 2
@@ -144,6 +159,10 @@ def ask_and_encode(
             noise_multiplier=pending.queries.noise_multiplier, answers=pending.answers,
             unit=options.unit,
         )  # fmt: skip
+    if pending.undecided:
+        found = _asked_classes(rows, options, pending, ledger, run)
+        if _are_zero_and_one(found):
+            schema = replace(schema, target=_as_classes(options, found))
     schema = tables.default_bounds(schema)
     if schema.defaulted:
         said = (*said, _defaults(schema.defaulted))
@@ -178,7 +197,7 @@ def _defaults(columns: tuple[str, ...]) -> str:
     )
 
 
-def _provisional_schema(
+def provisional_schema(
     rows: TableRows, options: TableOptions, target: Target | None
 ) -> tables.Schema:
     """Return the schema with bounds to be estimated, and placeholder classes if none are known."""
@@ -193,24 +212,42 @@ def _known_target(types: Mapping[str, str | int], options: TableOptions) -> Targ
     name = target_name(options)
     if options.classes:
         return tables.Classes(name, options.classes)
-    return tables.Range(name, bounds="estimate") if types[name] == "number" else None
+    number = options.regression or types[name] == "number"
+    return _estimated_range(options) if number else None
 
 
 def _found_classes(
     rows: TableRows, options: TableOptions, pending: PendingQueries, ledger: Ledger, run: str
 ) -> tables.Classes:
-    column = target_name(options)
-    found = tables.estimate_classes(
-        rows.private, column, ledger=ledger, run=run, seed=options.seed,
-        noise_multiplier=pending.queries.noise_multiplier, answers=pending.answers,
-        groups=rows.persons, unit=options.unit,
-    )  # fmt: skip
+    column, found = target_name(options), _asked_classes(rows, options, pending, ledger, run)
     if len(found) < 2:
         raise DataError(
             f"Expected at least two classes of {column!r} to stand out of the noise, got "
             f"{len(found)}. Name the classes: --class, once for each."
         )
-    return tables.Classes(column, found, others="leave-out")
+    return _as_classes(options, found)
+
+
+def _asked_classes(
+    rows: TableRows, options: TableOptions, pending: PendingQueries, ledger: Ledger, run: str
+) -> tuple[str, ...]:
+    return tables.estimate_classes(
+        rows.private, target_name(options), ledger=ledger, run=run, seed=options.seed,
+        noise_multiplier=pending.queries.noise_multiplier, answers=pending.answers,
+        groups=rows.persons, unit=options.unit,
+    )  # fmt: skip
+
+
+def _as_classes(options: TableOptions, found: tuple[str, ...]) -> tables.Classes:
+    return tables.Classes(target_name(options), found, others="leave-out")
+
+
+def _are_zero_and_one(found: tuple[str, ...]) -> bool:
+    """Return whether the values that a query found are 0 and 1, however they are written."""
+    try:
+        return sorted(map(float, found)) == [0, 1]
+    except ValueError:
+        return False
 
 
 def _schema_of_types(rows: TableRows, options: TableOptions, target: Target) -> tables.Schema:
@@ -231,5 +268,6 @@ def _schema_of_types(rows: TableRows, options: TableOptions, target: Target) -> 
             )
         if name != options.target:
             columns[name] = kinds[kind]()
-    schema = with_bins(tables.Schema(target, columns), options, rows.units)
+    schema = tables.Schema(target, columns, **options.layout)
+    schema = with_bins(schema, options, rows.units)
     return schema if options.person is None else schema.with_person(options.person)

@@ -2,14 +2,16 @@
 
 import os
 from pathlib import Path
+from typing import Any
 
 from privada.workflows.folders import refuse_existing
 from privada.workflows.options import TableOptions
 from privada.workflows.table_rows import check_names, with_person_of_schema
+from privada.workflows.table_source import as_source
 
 
 def check_request(
-    table: str | os.PathLike[str],
+    table: Any,
     options: TableOptions,
     output: str | os.PathLike[str] | None,
     *,
@@ -33,4 +35,4 @@ def check_request(
     if output is not None and not resume:
         refuse_existing(Path(output))
     if not resume:  # a run that goes on may have a schema of its own
-        check_names(Path(table), with_person_of_schema(options))
+        check_names(as_source(table), with_person_of_schema(options))

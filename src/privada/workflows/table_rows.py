@@ -12,8 +12,12 @@ from privada.core.errors import ArgumentError, DataError
 from privada.tables.encoding import public_texts
 from privada.tables.schema import TOLD
 from privada.workflows.options import TableOptions
+from privada.workflows.table_source import same_file, source_name
 
-_TYPES = "The names and types of the columns are public."
+_TYPES = (
+    "The names and types of the columns are public; of a file that declares no types, they are "
+    "those of its first record, and a type that is missing there is not looked for in others."
+)
 
 
 _Options = TypeVar("_Options", bound=TableOptions)
@@ -62,14 +66,14 @@ def with_person_of_schema(options: _Options) -> _Options:
     return replace(options, person=named)
 
 
-def read_rows(path: Path, options: TableOptions, known: Path | None = None) -> TableRows:
+def read_rows(path: Any, options: TableOptions, known: Path | None = None) -> TableRows:
     """Return the rows and what is known of them without a look at private values.
 
     `known` is the schema of a run that is resumed, if there is such a file.
     """
     schema = _given_schema(options, known)
     said: tuple[str, ...] = (TOLD,)
-    table = tables.read(path, schema=schema)
+    table = tables.read(path, schema=schema, query=options.query, **options.layout)
     if options.person is not None:
         _check_person(table, options.person)
     chosen = _public_rows(table, options)
@@ -99,7 +103,7 @@ def read_rows(path: Path, options: TableOptions, known: Path | None = None) -> T
     return replace(rows, schema=with_bins(schema, options, rows.units))
 
 
-def check_names(path: Path, options: TableOptions) -> None:
+def check_names(path: Any, options: TableOptions) -> None:
     """Raise where options name a file or a column that there is not, before any row is read."""
     if _given_schema(options, None) is None:
         _types(path, options)
@@ -122,6 +126,13 @@ def _given_schema(options: TableOptions, known: Path | None) -> tables.Schema | 
             f"Expected --target to be left out or {schema.target.column!r}, as the schema says, "
             f"got {options.target!r}."
         )
+    if options.regression and schema.task == "classification":
+        raise ArgumentError(
+            f"Expected --regression with a target that has low and high, got the classes of "
+            f"{schema.target.column!r} in the schema. Remove it, or correct the schema."
+        )
+    said = {name: value for name, value in options.layout.items() if value is not None}
+    schema = replace(schema, **said)
     return schema if options.person is None else schema.with_person(options.person)
 
 
@@ -137,11 +148,11 @@ def _check_person(table: tables.Table, person: str) -> None:
 
 
 def _public_table(
-    path: Path, private: tables.Table, options: TableOptions, schema: tables.Schema | None
+    path: Any, private: tables.Table, options: TableOptions, schema: tables.Schema | None
 ) -> tables.Table:
     assert options.public is not None
     _refuse_same_file("--public", Path(options.public), path)
-    public = tables.read(Path(options.public), schema=schema)
+    public = tables.read(Path(options.public), schema=schema, **options.layout)
     # identifiers must not hide that rows are shared
     shown, hidden = (_without_person(each, options.person) for each in (public, private))
     tables.refuse_overlap(shown, hidden, schema)
@@ -155,14 +166,14 @@ def _without_person(table: tables.Table, person: str | None) -> tables.Table:
     return tables.Table.of_columns(kept, has_header=table.has_header)
 
 
-def _refuse_same_file(name: str, public: Path, private: Path) -> None:
-    if public.exists() and public.samefile(private):
+def _refuse_same_file(name: str, public: Path, private: Any) -> None:
+    if same_file(public, private):
         raise ArgumentError(
             f"Expected {name} to be a public table, got {str(public)!r}, which is the private one."
         )
 
 
-def _refuse_private_texts(schema: tables.Schema, path: Path, private: tables.Table) -> None:
+def _refuse_private_texts(schema: tables.Schema, path: Any, private: tables.Table) -> None:
     """Raise if text that was declared public, to weigh words by, is the private text."""
     for name, kind in schema.columns.items():
         if isinstance(kind, tables.Text) and kind.public_text is not None:
@@ -190,15 +201,15 @@ def _public_rows(table: tables.Table, options: TableOptions) -> NDArray[np.bool_
     return chosen
 
 
-def _types(path: Path, options: TableOptions) -> dict[str, str | int]:
+def _types(path: Any, options: TableOptions) -> dict[str, str | int]:
     """Return the types of the columns, as far as names and types alone say."""
     if options.target is None:
         raise ArgumentError("Expected --target, or --schema, got neither.")
-    types = tables.column_types(path)
+    types = tables.column_types(path, query=options.query, **options.layout)
     types.pop(options.person or "", None)
     if options.target not in types:
         raise ArgumentError(
-            f"Expected --target to be a column of {path.name}, got {options.target!r}. Its "
+            f"Expected --target to be a column of {source_name(path)}, got {options.target!r}. Its "
             f"columns: {', '.join(types)}."
         )
     for name in options.text:
@@ -215,9 +226,9 @@ def _schema_of_public_rows(
     """Return a schema from public rows, and what it rests on."""
     target = target_name(options)
     shown = _without_person(public, options.person)
-    drafted = tables.infer_schema(shown, target=target, public=True)
+    drafted = tables.infer_schema(shown, target=target, public=True, regression=options.regression)
     columns = {**drafted.columns, **{name: tables.Text() for name in options.text}}
-    drafted = replace(drafted, columns=columns)
+    drafted = replace(drafted, columns=columns, **options.layout)
     if options.classes:
         drafted = replace(drafted, target=tables.Classes(target, options.classes))
     said = (

@@ -6,15 +6,16 @@ Training and tuning differ in what they do with the records; this is what they h
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from privada import tables
 from privada.accounting import Ledger
 from privada.accounting.events import Tally
 from privada.accounting.ledger import PLANNED, exists
-from privada.core.errors import PrivadaError
+from privada.core.errors import ArgumentError, PrivadaError
 from privada.tables.files import write_durably
 from privada.workflows.declarations import declare_run, tally_of_run
+from privada.workflows.findings import Findings, findings
 from privada.workflows.folders import RunFolder
 from privada.workflows.options import TableOptions
 from privada.workflows.pending_queries import (
@@ -26,6 +27,7 @@ from privada.workflows.pending_queries import (
     unpaid_queries,
 )
 from privada.workflows.table_rows import TableRows, read_rows
+from privada.workflows.table_source import source_name
 
 Outcome = TypeVar("Outcome")
 
@@ -45,7 +47,13 @@ class Work(Generic[Outcome]):
 
 
 def run_on_table(
-    source: Path, options: TableOptions, place: Path, work: Work[Outcome], *, resume: bool
+    source: Any,
+    options: TableOptions,
+    place: Path,
+    work: Work[Outcome],
+    *,
+    resume: bool,
+    confirm: Callable[[Findings], bool] | None = None,
 ) -> Outcome:
     """Return the outcome of a run on a table, in a folder that is made or gone on with.
 
@@ -64,8 +72,13 @@ def run_on_table(
         ahead = None
         if not rows.complete or (folder.declares and not folder.checkpoint.exists()):
             ahead = _dry_run(rows, pending, folder, run, work)
+        if confirm is not None and not resume and not confirm(findings(rows, options, pending)):
+            raise ArgumentError(
+                "Expected a yes to go on, got another answer. Nothing was charged. --yes goes on "
+                "without asking."
+            )
         made = not exists(folder.ledger_place)
-        with folder.open_ledger(budget, source.name.split(".")[0]) as ledger:
+        with folder.open_ledger(budget, source_name(source).split(".")[0]) as ledger:
             answers.check_paid(ledger=ledger, run=run)  # a schema that is kept came of them
             if ahead is not None:
                 _declare(ahead, pending, ledger, run, folder)

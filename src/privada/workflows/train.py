@@ -2,6 +2,7 @@
 
 import json
 import os
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -25,11 +26,13 @@ from privada.query.executor import Execution
 from privada.query.scores import Score, accuracy, bounded_loss, public_score
 from privada.report import Entry, write, write_model_card
 from privada.train.trainer import Trainer
+from privada.workflows.findings import Findings
 from privada.workflows.folders import RunFolder, default_output, writing
 from privada.workflows.options import USUAL_METHOD, TrainOptions
 from privada.workflows.pending_queries import TrainingData
 from privada.workflows.table_rows import with_person_of_schema
 from privada.workflows.table_runs import Work, run_on_table
+from privada.workflows.table_source import as_source
 
 # A run that is killed loses at most one in so many of its steps.
 _CHECKPOINTS = 50
@@ -76,13 +79,14 @@ class TrainedTable:
 
 
 def train_table(
-    table: str | os.PathLike[str],
+    table: Any,
     options: TrainOptions,
     output: str | os.PathLike[str] | None = None,
     *,
     resume: bool = False,
     progress: bool = False,
     processes: int = 1,
+    confirm: Callable[[Findings], bool] | None = None,
 ) -> TrainedTable:
     """Train a model on a private table, and write it with its statement to a folder.
 
@@ -91,13 +95,15 @@ def train_table(
     This is what `privada train` does.
 
     Args:
-        table: a file, or a folder of text, as `pv.tables.read` takes it.
+        table: a file, a folder, a database or a frame, as `pv.tables.read` takes it.
         options: what is asked for.
         output: the output folder, which is created; by default the table's name and "-private".
         resume: go on with the stopped run in `output`, on its ledger. What was answered is not
             asked again.
         progress: show a bar.
         processes: how many processes of this machine compute the steps together, this one included.
+        confirm: is told what a new run makes of the table, before anything is charged, and says
+            whether to go on.
 
     Returns:
         The trained model, its statement and its metrics.
@@ -129,7 +135,7 @@ def train_table(
     )
     integer("processes", processes)
     options = with_person_of_schema(options)
-    source = Path(table)
+    source = as_source(table)
     place = default_output(source) if output is None else Path(output)
 
     def planned(data: TrainingData, trial: Ledger, run: str) -> Tally:
@@ -139,7 +145,7 @@ def train_table(
     def done(data: TrainingData, ledger: Ledger, run: str, folder: RunFolder) -> TrainedTable:
         return _train(options, data, ledger, run, folder, progress, processes)
 
-    return run_on_table(source, options, place, Work(planned, done), resume=resume)
+    return run_on_table(source, options, place, Work(planned, done), resume=resume, confirm=confirm)
 
 
 def _train(

@@ -26,6 +26,7 @@ from privada.workflows.options import USUAL_METHOD, TuneOptions
 from privada.workflows.pending_queries import TrainingData
 from privada.workflows.table_rows import with_person_of_schema
 from privada.workflows.table_runs import Work, run_on_table
+from privada.workflows.table_source import as_source
 from privada.workflows.train import public_metrics, table_score
 
 # What is chosen among where nothing is said. Methods whose steps have a size of their own take
@@ -152,7 +153,7 @@ class TunedTable:
 
 
 def tune_table(
-    table: str | os.PathLike[str],
+    table: Any,
     options: TuneOptions,
     output: str | os.PathLike[str] | None = None,
     *,
@@ -166,7 +167,7 @@ def tune_table(
     that none is trained on. This is what `privada tune` does.
 
     Args:
-        table: a file, or a folder of text, as `pv.tables.read` takes it.
+        table: a file, a folder, a database or a frame, as `pv.tables.read` takes it.
         options: what is asked for.
         output: the output folder, which is created; by default the table's name and "-tuned".
         resume: go on with the stopped search in `output`, on its ledger. What was answered is not
@@ -204,7 +205,7 @@ def tune_table(
     options = with_person_of_schema(options)
     method = options.method or USUAL_METHOD
     get(method)
-    source = Path(table)
+    source = as_source(table)
     place = default_output(source, "tuned") if output is None else Path(output)
     if options.state is not None:
         warnings.warn(
