@@ -38,7 +38,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import OneHotEncoder, OrdinalEncoder, StandardScaler
 
 import privada as pv
-from privada import tables
+from privada import defaults, tables
 from privada.selection.planning import default_delta
 
 EPSILONS = (1.0, 3.0)
@@ -59,6 +59,8 @@ class Case:
         chosen_on: whether defaults were chosen by looking at it.
         left_out: columns that number the rows, follow from the target or are known after it.
             person: the column that says whose a row is.
+        mixed: columns of codes that begin with one that looks like a number, which `train_table`
+            refuses without a schema.
     """
 
     name: str
@@ -69,6 +71,7 @@ class Case:
     chosen_on: bool = False
     left_out: tuple[str, ...] = ()
     person: str | None = None
+    mixed: tuple[str, ...] = ()
 
     def rows(self) -> tuple[pd.DataFrame, pd.DataFrame]:
         """Return private rows and rows that are held out: of other persons, if it names any."""
@@ -151,7 +154,8 @@ CASES = {
         Case("Diamonds", f"{_RD}: ggplot2/diamonds", _r("ggplot2", "diamonds"), "price",
              "number", True),
         Case("Hospital stays", f"{_DATA}: diabetes130.zip", _hospital_stays, "readmitted",
-             "classes", left_out=("encounter_id",), person="patient_nbr"),
+             "classes", left_out=("encounter_id",), person="patient_nbr",
+             mixed=("diag_1", "diag_2", "diag_3")),
     )
 }  # fmt: skip
 
@@ -214,12 +218,31 @@ def _run(rows: Rows, epsilon: float, seed: int) -> Path:
         # a target of whole numbers is a number unless its classes are named
         whole = case.task != "number" and pd.api.types.is_numeric_dtype(rows.private[case.target])
         classes = sorted(set(rows.targets), key=float) if whole else ()
+        schema = _schema(rows) if case.mixed else None
         options = pv.workflows.TrainOptions(
             epsilon=epsilon, target=case.target, classes=tuple(classes), person=case.person,
-            seed=seed,
+            schema=schema, seed=seed,
         )  # fmt: skip
         pv.workflows.train_table(rows.folder / "private.csv", options, output)
     return output
+
+
+def _schema(rows: Rows) -> str:
+    """Write the schema that `train_table` would make, but for columns that are said to be mixed."""
+    types = tables.column_types(rows.folder / "private.csv")
+    bins = defaults.bins(rows.units, sum(kind == "number" for kind in types.values()))
+    kinds = {
+        "number": tables.Number(bounds="estimate", bins=bins),
+        "unknown": tables.Mixed(bounds="estimate"),
+        "text": tables.Hashed(),
+    }
+    case = rows.case
+    columns = {name: kinds[str(kind)] for name, kind in types.items() if name != case.target}
+    columns |= dict.fromkeys(case.mixed, kinds["unknown"])
+    schema = tables.Schema(tables.Classes(case.target, sorted(set(rows.targets))), columns)
+    place = rows.folder / "schema.toml"
+    (schema if case.person is None else schema.with_person(case.person)).write(place)
+    return str(place)
 
 
 def _encoded(rows: Rows, schema: tables.Schema, file: str) -> np.ndarray:
@@ -500,10 +523,14 @@ def page(kept: dict[str, Any]) -> str:
             f"## {title}, epsilon {epsilon:g}\n\n{_table(kept, epsilon, metric)}"
             for epsilon in EPSILONS
         ]
-    lines = ["## The tables", "", "| table | from | target | left out |", "|---|---|---|---|"]
+    heads = "| table | from | target | left out | seeds |\n|---|---|---|---|---:|"
+    lines = ["## The tables", "", heads]
     for name, case in CASES.items():
         left = ", ".join(f"`{column}`" for column in case.left_out)
-        lines.append(f"| {name} | {case.source} | `{case.target}` | {left} |")
+        cells = kept.get(name, {"cells": {}})["cells"]
+        last = f"{OURS} | {EPSILONS[-1]:g}"
+        seeds = sum(f"{last} | {seed}" in cells for seed in SEEDS)
+        lines.append(f"| {name} | {case.source} | `{case.target}` | {left} | {seeds} |")
     return "\n\n".join([*parts, "\n".join(lines)]) + "\n"
 
 
@@ -520,15 +547,18 @@ chosen.
 - **Privada**: `train_table(file, TrainOptions(epsilon=..., target=...))`, then predictions for the
   other file. Bounds and classes are found by charged queries, within epsilon. Where classes are
   whole numbers they are named (Tumours, Digits, Blood proteins, Credit default). For the hospital
-  stays `person=` is given, and all stays of a patient are protected together.
+  stays `person=` is given, and all stays of a patient are protected together; they need a schema,
+  since three columns of codes begin with one that looks like a number. It says that these are
+  mixed, names the classes, and is what `train_table` makes otherwise.
 - **DP-EBM** (InterpretML) with its defaults, as a newcomer runs it: it takes bounds and categories
   from the private rows at no charge, and warns of that. It refuses missing values: numbers get
   the median of the private rows, at no charge either. It tells two classes apart, no more.
 - **diffprivlib** needs a bound of the norm of rows or of each feature: it gets one-hot features by
   the schema that Privada found, without bins, and does not pay for the query. Classes are free.
-  Its promise is for epsilon without delta. Its version 0.6.6 runs on scikit-learn 1.9 after
-  two repairs, which the benchmark makes. Its linear regression takes minutes from some hundred
-  features on, and is left out for more than 64 (`TooWide`).
+  Its promise is for epsilon without delta, and for rows, those of the hospital stays as well. Its
+  version 0.6.6 runs on scikit-learn 1.9 after two repairs, which the benchmark makes. Its linear
+  regression takes minutes from some hundred features on, and is left out for more than 64
+  (`TooWide`).
 - **baseline**: the most frequent class, or the mean. The last two columns are without privacy:
   logistic or ridge regression, and histogram gradient boosting, as scikit-learn has them.
 
