@@ -31,6 +31,8 @@ PARTS = (
     pv,
     pv.accounting,
     pv.clipping,
+    pv.loggers,
+    pv.metrics,
     pv.preconditioning,
     pv.methods,
     pv.mechanism,

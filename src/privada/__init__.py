@@ -16,8 +16,10 @@ _MODULES = (
     "federated",
     "geometry",
     "huggingface",
+    "loggers",
     "mechanism",
     "methods",
+    "metrics",
     "noise",
     "objective",
     "participation",
@@ -37,7 +39,12 @@ _NAMES = {
     "Receipt": "privada.core.receipts",
     "Release": "privada.core.values",
     "GradientQuery": "privada.query.gradients",
+    "Callback": "privada.train.callbacks",
     "EarlyStopping": "privada.train.stopping",
+    "Evaluation": "privada.train.evaluations",
+    "StopTraining": "privada.train.callbacks",
+    "TrainingEvent": "privada.train.callbacks",
+    "Validation": "privada.metrics.validation",
     "PrivateClassifier": "privada.scikit_learn.classifier",
     "PrivateImputer": "privada.scikit_learn.imputer",
     "PrivateLoop": "privada.train.loop",
@@ -69,8 +76,10 @@ if TYPE_CHECKING:
         execute,
         federated,
         huggingface,
+        loggers,
         mechanism,
         methods,
+        metrics,
         noise,
         objective,
         participation,
@@ -100,12 +109,15 @@ if TYPE_CHECKING:
     from privada.core.receipts import Receipt
     from privada.core.values import ClippedSum, Release
     from privada.data import pad_to
+    from privada.metrics.validation import Validation
     from privada.query.gradients import GradientQuery
     from privada.scikit_learn.classifier import PrivateClassifier
     from privada.scikit_learn.imputer import PrivateImputer
     from privada.scikit_learn.regressor import PrivateRegressor
     from privada.scikit_learn.scaler import PrivateScaler
     from privada.scikit_learn.vectorizer import PrivateVectorizer
+    from privada.train.callbacks import Callback, StopTraining, TrainingEvent
+    from privada.train.evaluations import Evaluation
     from privada.train.loop import PrivateLoop
     from privada.train.public_training import adas, warm_start
     from privada.train.stopping import EarlyStopping
@@ -116,11 +128,13 @@ __all__ = [
     "ArgumentError",
     "Budget",
     "BudgetExceeded",
+    "Callback",
     "CheckpointError",
     "ClippedSum",
     "DataError",
     "DistributedError",
     "EarlyStopping",
+    "Evaluation",
     "EventError",
     "GradientQuery",
     "Ledger",
@@ -138,7 +152,10 @@ __all__ = [
     "Receipt",
     "Release",
     "Statement",
+    "StopTraining",
     "Trainer",
+    "TrainingEvent",
+    "Validation",
     "accounting",
     "adas",
     "audit",
@@ -147,8 +164,10 @@ __all__ = [
     "federated",
     "huggingface",
     "load",
+    "loggers",
     "mechanism",
     "methods",
+    "metrics",
     "noise",
     "objective",
     "pad_to",

@@ -368,7 +368,7 @@ def test_a_public_table_says_what_columns_are_and_helps_a_method(folder, train):
     assert {c.purpose for c in pv.Ledger(folder / "out" / "ledger").charges()} == {"training"}
     assert "adadps" in found["method"]
     assert "300 rows that were declared public" in " ".join(found["statement"]["assumptions"])
-    assert set(found["metrics"]) == {"accuracy on public rows"}
+    assert "accuracy on public rows" in found["metrics"]
     for method in ("dp-r-pub", "dp-adam-pub", "pda-dpmd", "pdp-sgd", "pasan", "pagan", "dp-sgd"):
         again = train(*public, "--method", method, "--lr", "0.1", *QUICK, output=method)
         assert again.code == 0, again.err
@@ -704,10 +704,37 @@ def test_without_an_output_the_folder_has_the_tables_name(folder, monkeypatch, c
 def test_public_rows_are_not_trained_on(folder, train):
     result = train("--schema", folder / "s.toml", "--public-rows", "ward=a", *QUICK, "--json")
     found = json.loads(result.out)
-    (name,) = found["metrics"]
-    assert name == "accuracy on public rows"
+    names = ["accuracy on public rows", "area under the ROC curve on public rows"]
+    assert list(found["metrics"]) == list(found["baselines"]) == names
     private = sum(",b," in row for row in rows())
     assert f"{private:,}" in " ".join(found["statement"]["assumptions"])
+
+
+def test_public_rows_are_evaluated_on_while_training(folder, train):
+    public = ("--schema", folder / "s.toml", "--public-rows", "ward=a")
+    result = train(*public, *QUICK, "--log", folder / "run.jsonl")
+    assert result.code == 0, result.err
+    shares = [",yes" in row for row in rows() if ",a," in row]
+    share = max(np.mean(shares), 1 - np.mean(shares))
+    assert re.search(rf"accuracy on public rows: [\d.]+, baseline {share:.4g}", result.out)
+    name = "accuracy on public rows"
+    metrics = json.loads((folder / "out" / "metrics.json").read_text())
+    assert metrics[f"{name}, baseline"] == pytest.approx(share)
+    evaluations = json.loads((folder / "out" / "evaluations.json").read_text())
+    assert 5 < len(evaluations) <= 10
+    assert evaluations[-1][name] == metrics[name]
+    logged = [json.loads(line) for line in (folder / "run.jsonl").read_text().splitlines()]
+    assert [row["validation/accuracy"] for row in logged if "validation/accuracy" in row] == [
+        each[name] for each in evaluations
+    ]
+    assert "plot-score-0" in (folder / "out" / "report.html").read_text()
+
+
+def test_a_log_that_cannot_be_written_is_refused_before_a_charge(folder, train):
+    result = train("--schema", folder / "s.toml", *QUICK, "--log", folder / "none" / "run.csv")
+    assert result.code == 2
+    assert "Cannot write to" in result.err
+    assert not (folder / "out").exists()
 
 
 def test_regression_and_other_models(folder, train):

@@ -130,6 +130,12 @@ CASES |= {
             SCORED, noise_multiplier=20.0, every=2, patience=2, restore_best=True
         ),
     },
+    "public stopping": {
+        "steps": 12,
+        "stopping": lambda: pv.EarlyStopping(
+            pv.Validation(SCORED, every=2), patience=2, restore_best=True
+        ),
+    },
     "weight decay": {"weight_decay": 0.1, "public_term": half_square},
     "buffers": {"model": Buffered},
     "dropout": {"model": lambda: network(nn.Dropout(0.5))},
@@ -172,6 +178,7 @@ def outcome(made):
                     for each in made.history],
         "run epsilon": made.statement().run_epsilon,
         "scores": made._state.stopping.get("scores"),
+        "evaluations": [(each.step, each.values, each.baselines) for each in made.evaluations],
         "planned": {repr(event): count for event, count in made.planned().items()},
     }  # fmt: skip
 

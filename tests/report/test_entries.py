@@ -3,9 +3,12 @@
 import json
 
 import pytest
+import torch
 
+import privada as pv
 from privada.core.errors import ArgumentError
 from privada.report import Entry
+from privada.report.entries import figures_of, with_baselines
 from privada.report.statements import statement_of
 from tests.report.conftest import results, searched, trained
 
@@ -161,3 +164,50 @@ def test_a_folder_may_have_a_membership_audit(tmp_path, world):
     (folder / "membership.json").write_text(json.dumps(found))
     with pytest.raises(ArgumentError, match="each attack of membership"):
         Entry.of_folder(folder)
+
+
+def evaluated():
+    x = torch.rand(60, 3, generator=torch.Generator().manual_seed(0))
+    public = pv.Validation((x, (x.sum(dim=1) > 1.4).long()), every=4)
+    return trained(validation=public)
+
+
+def test_a_trainer_with_public_records_has_metrics_baselines_and_evaluations():
+    run = evaluated()
+    entry = Entry.of_trainer(run)
+    name = "accuracy on public records"
+    assert entry.metrics[name] == run.evaluate().values["accuracy"]
+    assert entry.baselines[name] == run.evaluate().baselines["accuracy"]
+    assert [each["step"] for each in entry.evaluations] == [4, 8, 12]
+    assert entry.evaluations[0][name] == run.evaluations[0].values["accuracy"]
+    given = Entry.of_trainer(run, metrics={"own": 1.0})
+    assert (dict(given.metrics), dict(given.baselines)) == ({"own": 1.0}, {})
+
+
+def test_what_is_not_a_number_is_left_out():
+    evaluation = pv.Evaluation(3, {"auc": float("nan"), "loss": 0.5}, {"auc": 0.5}, charged=True)
+    assert figures_of(evaluation) == {
+        "metrics": {"loss on records set apart, with noise": 0.5},
+        "baselines": {"auc on records set apart, with noise": 0.5},
+    }
+
+
+def test_a_folder_has_baselines_and_evaluations(tmp_path):
+    entry = Entry.of_trainer(evaluated())
+    folder = results(tmp_path / "run", entry)
+    (folder / "metrics.json").write_text(json.dumps(with_baselines(entry.metrics, entry.baselines)))
+    (folder / "evaluations.json").write_text(json.dumps(list(entry.evaluations)))
+    found = Entry.of_folder(folder)
+    assert found.metrics == entry.metrics
+    assert found.baselines == entry.baselines
+    assert found.evaluations == entry.evaluations
+
+
+@pytest.mark.parametrize(
+    "evaluations",
+    ["many", 3, [{"accuracy": 0.5}], [{"step": 1, "accuracy": "high"}], [3]],
+)
+def test_wrong_evaluations_are_refused(evaluations):
+    statement = trained().statement().to_dict()
+    with pytest.raises(ArgumentError, match="evaluation"):
+        Entry("run", statement, evaluations=evaluations)

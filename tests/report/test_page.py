@@ -448,3 +448,21 @@ def test_words_can_be_read_and_lines_told_from_the_page(theme):
     assert contrast(theme["on-alarm"], theme["alarm"]) >= 4.5
     for number in range(7):
         assert contrast(theme[f"series-{number}"], theme["page"]) >= 3
+
+
+def test_public_figures_are_drawn_against_the_steps_with_their_baseline(tmp_path):
+    statement = trained().statement().to_dict()
+    name = "accuracy on public rows"
+    entry = Entry(
+        "run", statement, metrics={name: 0.9}, baselines={name: 0.6},
+        evaluations=[{"step": 5, name: 0.7}, {"step": 10, name: 0.9}],
+    )  # fmt: skip
+    text = write([entry], tmp_path / "a.html").read_text()
+    page = Read(text)
+    assert "plot-score-0" in page.ids
+    assert "baseline 0.6" in text
+    assert "A baseline is what a model reaches" in " ".join(page.words)
+    assert page.words.count("baseline") == 1  # its row in the table
+    bare = write([replace(entry, baselines={}, evaluations=())], tmp_path / "b.html").read_text()
+    assert "plot-score" not in bare
+    assert "A baseline" not in bare

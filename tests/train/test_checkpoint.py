@@ -377,6 +377,7 @@ def test_a_private_checkpoint_holds_no_key(tmp_path: Path, monkeypatch: pytest.M
         "model",
         "rule",
         "controller",
+        "evaluations",
         "rates",
         "positions",
         "noise",

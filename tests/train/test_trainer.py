@@ -385,7 +385,7 @@ def test_the_expected_batch_size_divides_whatever_was_drawn():
 
 def test_the_progress_bar_ends_with_the_epsilon(capsys):
     trainer(steps=3).fit(progress=True)
-    shown = capsys.readouterr().out
+    shown = capsys.readouterr().err
     assert "dp-sgd" in shown
     assert "3/3" in shown
     assert "epsilon" in shown

@@ -167,7 +167,7 @@ def test_public_rows_need_no_persons(named, schema, folder):
         **known,
     )  # fmt: skip
     trained = train_table("visits.csv", options, "out")
-    assert set(trained.metrics) == {"accuracy on public rows"}
+    assert "accuracy on public rows" in trained.metrics
     assert not any("patient" in name for name in trained.data.schema.features)
 
 

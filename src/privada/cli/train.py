@@ -1,7 +1,6 @@
 """`privada train`."""
 
 import json
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -50,6 +49,13 @@ def train(
     processes: Annotated[
         int, typer.Option(help="Processes of this machine that compute the steps together.")
     ] = 1,
+    log: Annotated[
+        Path | None,
+        typer.Option(
+            help="Log public figures of the run: to a file that ends in .jsonl or .csv, else to a "
+            "folder for TensorBoard."
+        ),
+    ] = None,
     seed: shared.Seed = None,
     regression: shared.Regression = None,
     separator: shared.Separator = None,
@@ -84,6 +90,7 @@ def train(
     folder = default_output(table) if output is None else output
     check_request(table, options, folder, resume=resume)
     with stoppable("Go on with --resume.", folder):
+        from privada.loggers.by_path import logger_for
         from privada.workflows import train_table  # which loads torch
 
         trained = train_table(
@@ -91,9 +98,10 @@ def train(
             options,
             folder,
             resume=resume,
-            progress=not as_json and sys.stdout.isatty(),
+            progress=False if as_json else None,
             processes=processes,
             confirm=None if as_json else confirmed(yes),
+            callbacks=() if log is None else [logger_for(log)],
         )
     if as_json:
         typer.echo(json.dumps(trained.to_dict(), indent=2))
@@ -125,6 +133,8 @@ def show(trained: "TrainedTable", console: Console) -> None:
         highlight=False,
     )
     for name, value in trained.metrics.items():
-        console.print(f"{name}: {number(value)}", highlight=False)
+        beside = trained.baselines.get(name)
+        baseline = "" if beside is None else f", baseline {number(beside)}"
+        console.print(f"{name}: {number(value)}{baseline}", highlight=False)
     print_line(console, f"Output: {trained.output}\n")
     console.print(str(trained.statement), highlight=False, markup=False, soft_wrap=True)

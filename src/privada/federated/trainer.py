@@ -18,8 +18,10 @@ from privada.mechanism import Mechanism, Noise
 from privada.methods import Method
 from privada.participation import CyclicPoisson, Everyone, Participation, Poisson
 from privada.query.executor import Executor
+from privada.train.public_scores import Validates
 from privada.train.public_training import ModelSide
 from privada.train.run import MethodParts, Run
+from privada.train.stopping import EarlyStopping
 from privada.train.trainer import Trainer
 
 
@@ -88,7 +90,11 @@ class FederatedTrainer(Trainer):
             of clients is refused.
         noise: how the noise of one round depends on that of others, such as `pv.noise.Banded`.
         unit: what one client stands for, in the statement's words.
-        loss: for methods that take gradients of public examples at the server.
+        loss: for methods that take gradients of public examples at the server, and for the usual
+            metrics of `validation`.
+        validation: public records at the server to evaluate the model on while it trains, a
+            `pv.Validation`.
+        stopping: when to end early, a `pv.EarlyStopping` by such a validation.
 
     Guarantee: the sequence of all models is (epsilon, delta)-differentially private for adding or
     removing a client with all its records, as `statement()` says, against everybody but the
@@ -138,8 +144,11 @@ class FederatedTrainer(Trainer):
         weight_decay: float = 0.0,
         public_term: Any = None,
         loss: Loss | None = None,
+        validation: Validates | None = None,
+        stopping: EarlyStopping | None = None,
     ) -> None:
         _check(clients, sampling)
+        _check_public(loss, validation, stopping)
         super().__init__(
             model,
             _no_loss if loss is None else loss,
@@ -159,6 +168,8 @@ class FederatedTrainer(Trainer):
             resume=resume,
             weight_decay=weight_decay,
             public_term=public_term,
+            validation=validation,
+            stopping=stopping,
         )
 
     def step(self) -> "FederatedTrainer":
@@ -173,6 +184,21 @@ class FederatedTrainer(Trainer):
         self._run.charges.next_checkpoint(self.steps_done + 1)
         super().step()
         return self
+
+
+def _check_public(loss: Any, validation: Any, stopping: Any) -> None:
+    if isinstance(stopping, EarlyStopping):
+        if stopping.private:
+            raise ArgumentError(
+                "Expected stopping to go by a pv.Validation, whose records are public and at the "
+                "server, got private records, which clients keep to themselves."
+            )
+        validation = stopping.validation if validation is None else validation
+    if loss is None and getattr(validation, "metrics", ()) is None:
+        raise ArgumentError(
+            "Expected metrics in the validation, or the loss that the clients use, got neither. "
+            "Write pv.Validation(data, metrics=[pv.metrics.accuracy()])."
+        )
 
 
 def _check(clients: Any, sampling: Any) -> None:

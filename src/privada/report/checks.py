@@ -40,6 +40,18 @@ def check_history(history: Any) -> None:
             )
 
 
+def check_evaluations(evaluations: Any) -> None:
+    """Raise ArgumentError unless evaluations are a list of figures by name, each with its step."""
+    if not isinstance(evaluations, Sequence) or isinstance(evaluations, str):
+        raise ArgumentError(
+            f"Expected evaluations to be a list of figures, got {_short(evaluations)}."
+        )
+    for each in evaluations:
+        check_figures("evaluations", each)
+        if "step" not in each:
+            raise ArgumentError(f"Expected each evaluation to have a step, got {_short(each)}.")
+
+
 def check_candidates(tried: Any) -> None:
     """Raise ArgumentError unless each candidate has settings and a score."""
     for each in () if tried is None else tried:

@@ -12,6 +12,7 @@ from privada.accounting import Statement
 from privada.core.errors import ArgumentError
 from privada.report.checks import (
     check_candidates,
+    check_evaluations,
     check_figures,
     check_history,
     check_mapping,
@@ -23,7 +24,13 @@ from privada.report.statements import statement_of
 
 if TYPE_CHECKING:
     from privada.selection.search import Selection
+    from privada.train.evaluations import Evaluation
     from privada.train.trainer import Trainer
+
+
+# Evaluations while training, in a folder of results; and what the baseline of a figure is called.
+EVALUATIONS = "evaluations.json"
+_BASELINE = ", baseline"
 
 
 @dataclass(frozen=True)
@@ -42,6 +49,8 @@ class Entry:
         spent: what the ledger says was spent, at its budget's delta. Of use where the statement is
             at another one.
         membership: what membership inference found, as `MembershipAudit.to_dict` gives it.
+        baselines: what a model without inputs reaches, by the names of metrics.
+        evaluations: such figures while training, one mapping for each: "step", and figures by name.
 
     Guarantee: the page shows what is given here and nothing else. Whoever gives metrics and a
     configuration vouches that they are public, or were released and charged.
@@ -71,12 +80,16 @@ class Entry:
     tried: Sequence[Mapping[str, Any]] | None = None
     spent: float | None = field(default=None, compare=False)
     membership: Mapping[str, Any] | None = None
+    baselines: Mapping[str, float] = field(default_factory=dict)
+    evaluations: Sequence[Mapping[str, float]] = ()
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or not self.name.strip():
             raise ArgumentError(f"Expected name to be a string with words, got name={self.name!r}.")
         check_history(self.history)
         check_figures("metrics", self.metrics)
+        check_figures("baselines", self.baselines)
+        check_evaluations(self.evaluations)
         check_figures("prices", {} if self.prices is None else self.prices)
         check_mapping("configuration", self.configuration)
         check_candidates(self.tried)
@@ -102,7 +115,8 @@ class Entry:
         Args:
             trainer: trained or in the middle of it.
             name: what the page calls the run; by default the method's name.
-            metrics: public figures by name.
+            metrics: public figures by name; by default what the model reaches on the trainer's
+                public records, if it has some, with the baselines.
             configuration: settings by name; by default the method, the noise multiplier and the
                 number of steps.
 
@@ -110,12 +124,20 @@ class Entry:
             The entry, with the trainer's statement and history.
         """
         method, ledger = trainer.method, trainer.ledger
+        reached: dict[str, dict[str, float]] = {"metrics": {}, "baselines": {}}
+        if metrics is None and trainer.validation is not None:
+            reached = figures_of(trainer.evaluate())
         return cls(
             name=method.name if name is None else name,
             statement=trainer.statement().to_dict(),
             spent=None if ledger.budget is None else ledger.epsilon(),
             history=[asdict(step) for step in trainer.history],
-            metrics={} if metrics is None else metrics,
+            metrics=reached["metrics"] if metrics is None else metrics,
+            baselines=reached["baselines"],
+            evaluations=[
+                {"step": each.step, **figures_of(each)["metrics"]} for each in trainer.evaluations
+            ]
+            or (),
             configuration={
                 "method": method.describe(),
                 "noise multiplier": trainer.noise_multiplier,
@@ -169,8 +191,8 @@ class Entry:
     def of_folder(cls, path: str | os.PathLike[str], name: str | None = None) -> "Entry":
         """Return the entry of a folder of results, named after the folder.
 
-        It reads statement.json and, where they are there, history.json, metrics.json, config.json,
-        tuning.json and membership.json.
+        It reads statement.json and, where they are there, history.json, metrics.json,
+        evaluations.json, config.json, tuning.json and membership.json.
 
         Args:
             path: the output directory of `privada train` or `privada tune`.
@@ -197,13 +219,21 @@ class Entry:
         tuning = read_json(folder / "tuning.json")
         tuned = {} if tuning is None else check_mapping("tuning.json", tuning)
         history, metrics = read_json(folder / "history.json"), read_json(folder / "metrics.json")
-        configuration = read_json(folder / "config.json")
+        configuration, evaluations = (
+            read_json(folder / "config.json"),
+            read_json(folder / EVALUATIONS),
+        )
+        reached, beside = split_baselines(
+            _score(tuned.get("score")) if metrics is None else metrics
+        )
         try:
             return cls(
                 name=(folder.resolve().name or str(folder)) if name is None else name,
                 statement=statement,
                 history=() if history is None else history,
-                metrics=_score(tuned.get("score")) if metrics is None else metrics,
+                metrics=reached,
+                baselines=beside,
+                evaluations=() if evaluations is None else evaluations,
                 configuration={
                     **_used({} if configuration is None else configuration),
                     **_settings(tuned),
@@ -215,6 +245,47 @@ class Entry:
             )
         except ArgumentError as error:
             raise ArgumentError(f"Cannot use the folder {str(folder)!r}: {error}") from error
+
+
+def figures_of(
+    evaluation: "Evaluation", records: str = "public records"
+) -> dict[str, dict[str, float]]:
+    """Return the finite figures of an evaluation, and their baselines, by the names of a report."""
+    on = "records set apart, with noise" if evaluation.charged else records
+    found = {"metrics": evaluation.values, "baselines": evaluation.baselines}
+    return {
+        kind: {f"{name} on {on}": value for name, value in some.items() if math.isfinite(value)}
+        for kind, some in found.items()
+    }
+
+
+def with_baselines(
+    metrics: Mapping[str, float], baselines: Mapping[str, float]
+) -> dict[str, float]:
+    """Return figures with their baselines beside them, as metrics.json has them."""
+    found = {}
+    for name, value in metrics.items():
+        found[name] = value
+        if name in baselines:
+            found[f"{name}{_BASELINE}"] = baselines[name]
+    return found
+
+
+def split_baselines(metrics: Any) -> tuple[Any, dict[str, float]]:
+    """Return figures and baselines apart, of what `with_baselines` has put together.
+
+    Example:
+        >>> from privada.report.entries import split_baselines, with_baselines
+        >>> split_baselines(with_baselines({"accuracy": 0.9}, {"accuracy": 0.6}))
+        ({'accuracy': 0.9}, {'accuracy': 0.6})
+    """
+    if not isinstance(metrics, Mapping):
+        return metrics, {}
+    found = {
+        name: metrics[f"{name}{_BASELINE}"] for name in metrics if f"{name}{_BASELINE}" in metrics
+    }
+    beside = {f"{name}{_BASELINE}" for name in found}
+    return {name: value for name, value in metrics.items() if name not in beside}, found
 
 
 def _score(score: Any) -> dict[str, float]:

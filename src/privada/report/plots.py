@@ -14,6 +14,7 @@ SERIES_COLOURS = 7
 _DASHES = ("solid", "dash", "dot", "dashdot")
 _SYMBOLS = ("circle", "diamond", "square", "triangle-up", "cross", "x", "star")
 _MOST_POINTS = 400
+_FEW_POINTS = 30
 _LONGEST_LABEL = 30
 
 Plot = dict[str, Any]
@@ -100,7 +101,7 @@ def lines(
         "showlegend": len(drawn) > 1,
     }
     if budget is not None:
-        layout |= _budget_line(budget)
+        layout |= _level(budget, f"budget {formatting.epsilon(budget)}")
         axis["range"] = [0, 1.12 * max(budget, high)]
         axis.pop("rangemode")
     return {"traces": drawn, "layout": layout, "height": 320 if len(drawn) == 1 else 360}
@@ -113,37 +114,97 @@ def _line(entry: Entry, field: str, place: int) -> dict[str, Any] | None:
     kept = thinned(values)
     if not kept:
         return None
+    steps = [entry.history[index]["step"] for index in kept]
+    return _trace(entry, place, steps, [values[index] for index in kept], shown)
+
+
+def _trace(
+    entry: Entry,
+    place: int,
+    steps: Sequence[float],
+    values: Sequence[float],
+    shown: Callable[[float], str],
+) -> dict[str, Any]:
+    """Return the line of an entry, in its colour."""
     return {
         "type": "scatter",
-        "mode": "lines" if len(kept) > 1 else "markers",
+        "mode": "lines" if len(values) > 1 else "markers",
         "name": label(entry.name),
-        "x": [entry.history[index]["step"] for index in kept],
-        "y": [values[index] for index in kept],
-        "text": [shown(values[index]) for index in kept],
+        "x": list(steps),
+        "y": list(values),
+        "text": [shown(value) for value in values],
         "line": {"color": colour(place), "width": 2, "dash": _DASHES[place % len(_DASHES)]},
         "marker": {"color": colour(place), "size": 8},
         "hovertemplate": "%{text}",
     }
 
 
-def _budget_line(budget: float) -> dict[str, Any]:
-    """Return a dotted line at the budget, with its label, as parts of a layout."""
+def scores(entries: Sequence[Entry], metric: str) -> Plot | None:
+    """Return one line for each entry: a public figure against the step, and its baseline."""
+    drawn = []
+    for place, entry in enumerate(entries):
+        points = [each for each in entry.evaluations if math.isfinite(each.get(metric, math.nan))]
+        steps, values = [each["step"] for each in points], [each[metric] for each in points]
+        if values:
+            kept = thinned(values)
+            drawn.append(
+                _trace(
+                    entry,
+                    place,
+                    [steps[at] for at in kept],
+                    [values[at] for at in kept],
+                    formatting.number,
+                )
+            )
+            drawn[-1]["mode"] = "lines+markers" if len(kept) < _FEW_POINTS else drawn[-1]["mode"]
+            drawn[-1]["marker"]["size"] = 6
+    if not drawn:
+        return None
+    layout: dict[str, Any] = {
+        "xaxis": {
+            "title": {"text": "step"},
+            "hoverformat": ",d",
+            "tickformat": ",d",
+            "rangemode": "tozero",
+        },
+        "yaxis": {},
+        "hovermode": "x unified",
+        "hoverdistance": -1,
+        "showlegend": len(drawn) > 1,
+    }
+    levels = {each.baselines[metric] for each in entries if metric in each.baselines}
+    values = [value for each in drawn for value in each["y"]]
+    if len(levels) == 1 and math.isfinite(level := levels.pop()):
+        layout |= _level(level, f"baseline {formatting.number(level)}")
+        values.append(level)
+    low, high = min(values), max(values)
+    room = 0.12 * (high - low) or 0.1 * abs(high) or 1.0
+    share = low >= 0 and high <= 1
+    layout["yaxis"]["range"] = [
+        max(0.0, low - room) if low >= 0 else low - room,
+        min(1.0, high + room) if share else high + room,
+    ]
+    return {"traces": drawn, "layout": layout, "height": 300}
+
+
+def _level(at: float, words: str) -> dict[str, Any]:
+    """Return a dotted line at a level, with its label, as parts of a layout."""
     line = {
         "type": "line",
         "xref": "paper",
         "x0": 0,
         "x1": 1,
-        "y0": budget,
-        "y1": budget,
+        "y0": at,
+        "y1": at,
         "line": {"color": "--soft", "width": 1, "dash": "dot"},
     }
     note = {
         "xref": "paper",
         "x": 1,
-        "y": budget,
+        "y": at,
         "xanchor": "right",
         "yanchor": "bottom",
-        "text": f"budget {formatting.epsilon(budget)}",
+        "text": words,
         "showarrow": False,
         "font": {"color": "--soft", "size": 12},
     }
@@ -151,12 +212,17 @@ def _budget_line(budget: float) -> dict[str, Any]:
 
 
 def bars(entry: Entry, metrics: Sequence[str], place: int) -> Plot:
-    """Return bars of one entry's metrics that are between 0 and 1."""
-    names = [name for name in reversed(metrics) if _finite(entry, name)]
-    values = [float(entry.metrics[name]) for name in names]
-    return _single(
-        [wrapped(name) for name in names], values, [colour(place)] * len(names), {"range": [0, 1]}
-    )
+    """Return bars of one entry's metrics that are between 0 and 1, with their baselines."""
+    drawn: list[tuple[str, float, str]] = []
+    for name in (name for name in metrics if _finite(entry, name)):
+        drawn.append((wrapped(name), float(entry.metrics[name]), colour(place)))
+        beside = entry.baselines.get(name, math.nan)
+        if math.isfinite(beside):
+            # lines of an axis are known by their names: zero-width spaces tell them apart
+            drawn.append((f"baseline{chr(0x200B) * len(drawn)}", float(beside), "--quiet"))
+    drawn.reverse()
+    names, values, colours = ([each[n] for each in drawn] for n in range(3))
+    return _single(names, values, colours, {"range": [0, 1]})  # type: ignore[arg-type]
 
 
 def by_entry(entries: Sequence[Entry], metric: str) -> Plot:

@@ -87,6 +87,11 @@ def assumptions(run: Run) -> list[str]:
             "What the objective adds to the loss depends on the parameters alone, and on no "
             f"record: {settings.objective.describe()}."
         )
+    if settings.validation is not None:
+        listed.append(
+            "The records that the model is evaluated on while it trains were declared public: they "
+            f"tell nothing of a protected {unit}."
+        )
     if not run.noise.secure:
         listed.append(
             "seeded: not a private release. Sampling and noise follow from a seed that is "

@@ -116,7 +116,7 @@ class RunCharges:
         noise_multiplier: float | None = None,
     ) -> None:
         self.ledger, self.run, self.delta = ledger, run, delta
-        self._budget, self._stopping = settings.budget, settings.stopping
+        self._budget, self._stopping = settings.budget, settings.charged_stopping
         # of a run whose noise follows its releases: the multiplier of each step's releases so far
         self.multipliers = list(multipliers)
         if mechanism.follows or self._stopping is not None:
@@ -153,7 +153,7 @@ class RunCharges:
         copy = cls.__new__(cls)
         copy.ledger = Ledger(ReplicaStorage(told.held))
         copy.run, copy.delta = told.run, told.delta
-        copy._budget, copy._stopping = settings.budget, settings.stopping
+        copy._budget, copy._stopping = settings.budget, settings.charged_stopping
         copy.mechanism = mechanism.with_noise(told.noise_multiplier)
         copy._checkpoint_after = None
         copy.take(told)

@@ -15,6 +15,7 @@ import torch
 from privada.core.errors import CheckpointError
 from privada.core.randomness import SeededSource
 from privada.core.validation import integer, positive
+from privada.train.evaluations import Evaluation
 from privada.train.run import Run
 from privada.train.state import TrainState
 
@@ -108,7 +109,11 @@ def _upgraded(content: dict[str, Any]) -> dict[str, Any]:
 
 
 def packed(
-    run: Run, state: TrainState, rates: list[float], fingerprint: dict[str, Any]
+    run: Run,
+    state: TrainState,
+    rates: list[float],
+    evaluated: list[Evaluation],
+    fingerprint: dict[str, Any],
 ) -> dict[str, Any]:
     """Return what a checkpoint of a run holds: post-processing of releases, and no key."""
     positions = {
@@ -121,6 +126,7 @@ def packed(
         "run": run.charges.run,
         "model": run.model.state_dict(),
         "rates": rates,
+        "evaluations": [each.plain() for each in evaluated],
         "multipliers": list(run.charges.multipliers),
         "noise_multiplier": run.mechanism.noise_multiplier,
         "positions": positions,
@@ -167,6 +173,19 @@ def restore(saved: dict[str, Any], run: Run, first: TrainState) -> TrainState:
         fit_level_at=integer("fit_level_at", saved.get("fit_level_at", 0), least=0),
         stopping=part("stopping") if "stopping" in saved else {},
     )
+
+
+def evaluations(saved: dict[str, Any]) -> list[Evaluation]:
+    """Return the evaluations of a checkpoint; those of before there were any have none."""
+    return [
+        Evaluation(
+            integer("step", each["step"], least=0),
+            each["values"],
+            each["baselines"],
+            each["charged"],
+        )
+        for each in saved.get("evaluations", ())
+    ]
 
 
 def load(

@@ -92,7 +92,7 @@ class Run:
             self._try(loss, mechanism.clipping)
 
         def charges() -> RunCharges:
-            chosen_on_the_way = mechanism.follows or settings.stopping is not None
+            chosen_on_the_way = mechanism.follows or settings.charged_stopping is not None
             kind = ADAPTIVE if chosen_on_the_way else PLANNED
             ledger = open_ledger(settings.ledger, settings.budget, kind)
             ledger.check_unit(self.charged_unit)
@@ -259,6 +259,10 @@ class Run:
         with training_mode(self.model):  # as rank 0 computes its share
             self.team.follow(call, self.parameters, self.executor, taken)
         return True
+
+    def private_data(self, data: Any) -> Any:
+        """Return the private records that are here, None if they are elsewhere."""
+        return None if self.elsewhere else data
 
     @property
     def elsewhere(self) -> tuple[str, ...]:

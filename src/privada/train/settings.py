@@ -47,6 +47,7 @@ class TrainSettings:
     executor: Execution | None = None
     noise: Noise = field(default_factory=Independent)
     stopping: Any = None
+    validation: Any = None
 
     @classmethod
     def of(cls, arguments: Mapping[str, Any]) -> "TrainSettings":
@@ -54,6 +55,8 @@ class TrainSettings:
         given = {each.name: arguments[each.name] for each in fields(cls) if each.name in arguments}
         given["sampling"] = participation(arguments["sampling"])
         given["objective"] = objective(arguments["weight_decay"], arguments["public_term"])
+        if given.get("validation") is None and given.get("stopping") is not None:
+            given["validation"] = given["stopping"].validation
         given["noise"] = Independent() if arguments["noise"] is None else arguments["noise"]
         return cls(**given)
 
@@ -85,6 +88,11 @@ class TrainSettings:
                 f"Expected noise to be one of pv.noise, got noise={shown(self.noise)}. Use "
                 "pv.noise.Independent()."
             )
+
+    @property
+    def charged_stopping(self) -> Any:
+        """Early stopping by private scores, which are charged; None without."""
+        return self.stopping if self.stopping is not None and self.stopping.private else None
 
     def _check_noise(self) -> None:
         if (self.budget is None) == (self.noise_multiplier is None):

@@ -1,20 +1,19 @@
 """The trainer: a model, a loss, private data and a method, step by step within a budget."""
 
 import os
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
-from functools import cached_property
-from itertools import accumulate
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar, overload
+from types import MappingProxyType
+from typing import Any, ClassVar
 
 from torch import nn
 
 from privada.accounting import Budget, Ledger, Statement
 from privada.accounting.events import Tally
 from privada.clipping.losses import Loss
-from privada.core import formatting
 from privada.core.deprecation import renamed
 from privada.core.errors import ArgumentError, BudgetExceeded
 from privada.core.validation import integer, shown
@@ -24,101 +23,20 @@ from privada.methods import Method
 from privada.participation import Participation
 from privada.query.executor import Execution
 from privada.query.gradients import GradientQuery
+from privada.train import callbacks as called
 from privada.train import checkpoint
 from privada.train.bill import statement
-from privada.train.charges import RunCharges
+from privada.train.evaluations import Evaluation, Evaluator
+from privada.train.history import History
 from privada.train.modes import training_mode
+from privada.train.progress_bar import ProgressBar, is_shown
+from privada.train.public_scores import Validates
 from privada.train.run import Run
 from privada.train.settings import TrainSettings
 from privada.train.state import TrainState
 from privada.train.step import first_state, prepare, take_step
-from privada.train.stopping import EarlyStopping, StoppingScores
+from privada.train.stopping import EarlyStopping
 from privada.train.team import team_of, told_state
-
-
-@dataclass(frozen=True)
-class StepRecord:
-    """What is known of one step: nothing in it comes from private data without noise.
-
-    `epsilon` is that of everything charged up to this step, rounded up in long runs to one of
-    some hundred values. On an adaptive ledger it is valid at any time. On a planned one it is a
-    running figure, and the promise is that of the whole plan from the first step on.
-    """
-
-    step: int
-    lr: float
-    noise_multiplier: float
-    epsilon: float
-
-
-class History(Sequence[StepRecord]):
-    """What is known of each step taken; epsilon never falls from one to the next.
-
-    Making one costs nothing. Epsilon is computed when a step is looked at: exactly for the last
-    one, and at some hundred points in all for the others, however many there are. It holds what
-    was charged and no record; a copy or a pickle of it is a tuple.
-
-    Example:
-        >>> import privada as pv, torch
-        >>> trainer = pv.Trainer(
-        ...     torch.nn.Linear(2, 1), torch.nn.MSELoss(), (torch.zeros(50, 2), torch.zeros(50, 1)),
-        ...     method=pv.methods.DPSGD(lr=0.1), batch_size=10, steps=3, noise_multiplier=1.0,
-        ...     delta=1e-3,
-        ... ).fit()
-        >>> [(each.step, each.lr) for each in trainer.history]
-        [(1, 0.1), (2, 0.1), (3, 0.1)]
-    """
-
-    def __init__(self, charges: RunCharges, rates: Sequence[float], last: int) -> None:
-        self._charges, self._rates, self._last = charges, rates, last
-        self._first = last - len(rates)
-
-    def __len__(self) -> int:
-        return len(self._rates)
-
-    @overload
-    def __getitem__(self, place: int) -> StepRecord: ...
-
-    @overload
-    def __getitem__(self, place: slice) -> tuple[StepRecord, ...]: ...
-
-    def __getitem__(self, place: int | slice) -> StepRecord | tuple[StepRecord, ...]:
-        places = range(len(self))[place]
-        if isinstance(places, range):
-            return tuple(self._at(each) for each in places)
-        return self._at(places)
-
-    def _at(self, place: int) -> StepRecord:
-        number = self._first + place
-        return StepRecord(
-            step=number + 1,
-            lr=self._rates[place],
-            noise_multiplier=self._charges.multiplier(number),
-            epsilon=self._exact if number + 1 == self._last else self._epsilons[place],
-        )
-
-    @cached_property
-    def _exact(self) -> float:
-        return self._charges.epsilon_after(self._last, exactly=True)
-
-    @cached_property
-    def _epsilons(self) -> list[float]:
-        earlier = range(self._last - 1, self._first, -1)
-        backwards = [self._exact, *(self._charges.epsilon_after(each) for each in earlier)]
-        # what bounds more steps bounds fewer
-        return list(accumulate(backwards, min))[::-1]
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Sequence) and tuple(self) == tuple(other)
-
-    def __hash__(self) -> int:
-        return hash(tuple(self))
-
-    def __reduce__(self) -> tuple[type, tuple[tuple[StepRecord, ...]]]:
-        return tuple, (tuple(self),)
-
-    def __repr__(self) -> str:
-        return repr(tuple(self))
 
 
 class Trainer:
@@ -166,7 +84,9 @@ class Trainer:
             batch as a whole.
         noise: how the noise of one step depends on that of others, one of `pv.noise`; by default
             `pv.noise.Independent()`.
-        stopping: when to end early, a `pv.EarlyStopping`; needs an adaptive ledger.
+        stopping: when to end early, a `pv.EarlyStopping`; by private scores it needs an adaptive
+            ledger.
+        validation: public records to evaluate the model on while it trains, a `pv.Validation`.
         schema: what the columns are, a `pv.tables.Schema`, where `data` is a table: a frame of
             pandas or Polars, a `pv.tables.Table`, or a path that `pv.tables.read` takes. A person
             column of the schema gives the groups.
@@ -233,8 +153,9 @@ class Trainer:
         noise: Noise | None = None,
         stopping: EarlyStopping | None = None,
         schema: Any = None,
+        validation: Validates | None = None,
     ) -> None:
-        _check(method, resume, stopping)
+        _check(method, resume, stopping, validation)
         if schema is not None:
             data, groups, population = _of_table(data, schema, groups, population)
         self._rests_on: list[str] = [] if schema is None else [schema.told]
@@ -273,16 +194,18 @@ class Trainer:
             stacklevel=4,
             team=team,
         )
-        asked = settings.stopping
         with team.alike(dict):
-            self._scores = None if asked is None else StoppingScores(self._run, asked)
+            self._evaluator = Evaluator(self._run, loss, self._run.private_data(data))
             self._state = first_state(self._run)
         self._rates: list[float] = []
+        self._evaluations: list[Evaluation] = []
+        self._calls = called.Calls((), self._event, self._run.parameters)
 
         def restore() -> None:
             if saved is not None:
                 self._state = checkpoint.restore(saved, self._run, self._state)
                 self._rates = list(saved["rates"])
+                self._evaluations = checkpoint.evaluations(saved)
 
         team.first(restore)
         self._run.share_model()
@@ -290,13 +213,13 @@ class Trainer:
             with self._run.together("Trainer", self._told):
                 pass
 
-    def _told(self) -> tuple[TrainState, list[float]]:
+    def _told(self) -> tuple[TrainState, list[float], list[Evaluation]]:
         """Return how far the run is, for the ranks that follow."""
-        return told_state(self._state), self._rates
+        return told_state(self._state), self._rates, self._evaluations
 
-    def _take(self, told: tuple[TrainState, list[float]]) -> None:
+    def _take(self, told: tuple[TrainState, list[float], list[Evaluation]]) -> None:
         """Take over how far the run is; on a rank that follows."""
-        self._state, self._rates = told
+        self._state, self._rates, self._evaluations = told
 
     # ------------------------------------------------------------------ training
 
@@ -373,18 +296,22 @@ class Trainer:
         return self
 
     def _step(self) -> None:
+        self._refuse_from_callbacks("step")
         if self._state.finished:
             raise ArgumentError(
                 f"Expected at most the planned {self.steps} steps, all of which are taken or were "
                 "given up by finish(). "
                 "Plan more steps when making the trainer: the noise depends on it."
             )
+        if self._state.step == self.steps:  # what its last step had to do besides has failed
+            self.finish()
+            return
         with training_mode(self.model):
             self._state = prepare(self._run, self._state)
             self._state, lr = take_step(self._run, self._state)
         self._rates.append(lr)
-        if self._scores is not None:
-            self._state = self._scores.judge(self._state)
+        self._state, found = self._evaluator.after_step(self._state)
+        self._evaluations.extend(found)
         if self._state.step == self.steps or self._state.ended:
             self.finish()
 
@@ -405,56 +332,74 @@ class Trainer:
         return self
 
     def _finish(self) -> None:
-        if not self._state.finished:
+        self._refuse_from_callbacks("finish")
+        ended = not self._state.finished
+        if ended:
             final = self._run.parts.rule.final_parameters(self._state.rule)
             best = self._state.stopping.get("parameters", final)
             if best is not None:
                 self._run.parameters.write_(best)
         self._state = replace(self._state, finished=True)
         self._refund()
+        if ended:
+            self._evaluations.extend(self._evaluator.at_end(self._state, self._evaluations))
+
+    def _refuse_from_callbacks(self, call: str) -> None:
+        if self._calls.calling:
+            raise ArgumentError(
+                f"Expected a callback to look on, got a call of {call}() from one. Raise "
+                "pv.StopTraining to end the run."
+            )
 
     def _refund(self) -> None:
         self._run.gradients.account.refund_unused()
 
     def fit(
         self,
-        progress: bool = False,
+        progress: bool | None = None,
         checkpoint: str | os.PathLike[str] | None = None,
         checkpoint_steps: int = 1000,
+        callbacks: Sequence[called.Callback] = (),
     ) -> "Trainer":
         """Take all remaining steps.
 
         Where the noise follows the releases, the run ends with its steps or with its budget,
-        whichever is first; the noise is fitted so that both end together. With `progress`, show a
-        bar. With `checkpoint`, save there before the first step, if there is no such file, every
-        `checkpoint_steps` steps, at the end, and when interrupted.
+        whichever is first; the noise is fitted so that both end together.
+
+        Args:
+            progress: whether to show a bar; by default where errors are shown on a terminal, and so
+                neither in a file nor in a notebook.
+            checkpoint: where to save before the first step, if there is no such file, every
+                `checkpoint_steps` steps, at the end, and when interrupted.
+            checkpoint_steps: how many steps lie between two checkpoints.
+            callbacks: objects of `pv.Callback`, such as those of `pv.loggers`, called between the
+                steps. They are not part of a checkpoint.
         """
         every = integer("checkpoint_steps", checkpoint_steps)
+        listeners = called.checked(callbacks)
+        shown = is_shown(progress)
         if self._run.follow("fit", self._take):
             return self
         with self._run.together("fit", self._told):
-            self._fit(progress, checkpoint, every)
+            self._refuse_from_callbacks("fit")
+            bar = (ProgressBar(self.method.name),) if shown else ()
+            self._fit((*bar, *listeners), checkpoint, every)
         return self
 
-    def _fit(self, progress: bool, checkpoint: str | os.PathLike[str] | None, every: int) -> None:
+    def _fit(
+        self,
+        listeners: tuple[called.Callback, ...],
+        checkpoint: str | os.PathLike[str] | None,
+        every: int,
+    ) -> None:
+        self._calls = called.Calls(listeners, self._event, self._run.parameters)
         if checkpoint is not None and not Path(checkpoint).exists():
             self.save(checkpoint)  # a run that is killed early can go on: its budget is reserved
         try:
-            with _bar(progress, self) as advance:
-                while not self._state.finished:
-                    if checkpoint is not None:
-                        next_one = (self.steps_done // every + 1) * every
-                        self._run.charges.next_checkpoint(next_one)
-                    try:
-                        self.step()
-                    except BudgetExceeded:
-                        if self._run.following is None or not self.steps_done:
-                            raise
-                        self.finish()  # the noise was less than forecast: the budget ends first
-                        break
-                    advance()
-                    if checkpoint is not None and self.steps_done % every == 0:
-                        self.save(checkpoint)
+            with self._calls.around():
+                self._take_steps(checkpoint, every)
+        except called.StopTraining:  # of on_start: before the first step
+            self.finish()
         finally:
             self._run.charges.next_checkpoint(None)
             if checkpoint is None:
@@ -462,12 +407,96 @@ class Trainer:
             else:
                 self.save(checkpoint)
 
+    def _take_steps(self, checkpoint: str | os.PathLike[str] | None, every: int) -> None:
+        """Take all remaining steps, and call back after each."""
+        while not self._state.finished:
+            if checkpoint is not None:
+                next_one = (self.steps_done // every + 1) * every
+                self._run.charges.next_checkpoint(next_one)
+            before, told = self.steps_done, len(self._evaluations)
+            try:
+                self.step()
+            except BudgetExceeded:
+                if self._run.following is None or not self.steps_done:
+                    raise
+                self.finish()  # the noise was less than forecast: the budget ends first
+            try:
+                if self.steps_done > before:
+                    self._calls.after_step()
+                told = self._tell(told)
+            except called.StopTraining:
+                self.finish()
+            with suppress(called.StopTraining):  # of the last evaluation: the run has ended
+                self._tell(told)
+            if checkpoint is not None and self.steps_done % every == 0:
+                self.save(checkpoint)
+
+    def _tell(self, told: int) -> int:
+        """Call back for evaluations that were not told of yet; return how many there are."""
+        for each in self._evaluations[told:]:
+            self._calls.after_evaluation(each)
+        return len(self._evaluations)
+
+    def _event(self, about: Evaluation | None) -> called.TrainingEvent:
+        """Return what callbacks get to see now."""
+        step, charges = self.steps_done, self._run.charges
+        finished = self._state.finished
+        newest = self._evaluations[-1] if self._evaluations else None
+        return called.TrainingEvent(
+            step=step,
+            steps=self.steps,
+            settings=self._public_settings(),
+            lr=self._rates[-1] if self._rates else None,
+            noise_multiplier=charges.multiplier(step - 1) if self._rates else None,
+            clip_norm=self.clip_norm,
+            evaluation=newest if about is None else about,
+            finished=finished,
+            _epsilon=charges.epsilon if finished else partial(charges.epsilon_after, step),
+            _model=self._run.model,
+        )
+
+    def _public_settings(self) -> Mapping[str, Any]:
+        charges, budget = self._run.charges, self._run.settings.budget
+        settings: dict[str, Any] = {
+            "run": charges.run,
+            "method": self.method.describe(),
+            "steps": self.steps,
+            "batch_size": self.batch_size,
+            "noise_multiplier": self.noise_multiplier,
+            "delta": charges.delta,
+        }
+        if budget is not None:
+            settings["budget"] = budget.epsilon
+        return MappingProxyType(settings)
+
     # ------------------------------------------------------------------ reporting
 
     @property
     def history(self) -> History:
         """What is known of each step taken; epsilon never falls from one to the next."""
         return History(self._run.charges, tuple(self._rates), self.steps_done)
+
+    @property
+    def validation(self) -> Validates | None:
+        """The public records that the model is evaluated on, None without."""
+        found: Validates | None = self._run.settings.validation
+        return found
+
+    @property
+    def evaluations(self) -> tuple[Evaluation, ...]:
+        """What the model reached while it trained: on the public records, and by charged scores."""
+        return tuple(self._evaluations)
+
+    def evaluate(self) -> Evaluation:
+        """Return what the model reaches now on the public records of `validation`.
+
+        Before the end of the run, it is the model as `finish()` would leave it without
+        `restore_best`, which is another one for methods that average.
+
+        Raises:
+            ArgumentError: the trainer has no validation.
+        """
+        return self._evaluator.now(self._state)
 
     def epsilon(self, delta: float | None = None) -> float:
         """Return the epsilon of everything charged on the ledger, earlier runs included."""
@@ -494,7 +523,10 @@ class Trainer:
             return
         try:
             checkpoint.write(
-                path, checkpoint.packed(self._run, self._state, self._rates, self._fingerprint)
+                path,
+                checkpoint.packed(
+                    self._run, self._state, self._rates, self._evaluations, self._fingerprint
+                ),
             )
         finally:
             self._refund()
@@ -513,7 +545,7 @@ def _of_table(
     return found
 
 
-def _check(method: Any, resume: Any, stopping: Any) -> None:
+def _check(method: Any, resume: Any, stopping: Any, validation: Any) -> None:
     if not isinstance(method, Method):
         raise ArgumentError(
             f"Expected method to be a method such as pv.methods.DPSGD(lr=0.1), got "
@@ -523,36 +555,21 @@ def _check(method: Any, resume: Any, stopping: Any) -> None:
         raise ArgumentError(
             f"Expected stopping to be a pv.EarlyStopping, got stopping={shown(stopping)}."
         )
+    if validation is not None and (
+        isinstance(validation, type) or not isinstance(validation, Validates)
+    ):
+        raise ArgumentError(
+            "Expected validation to be a pv.Validation, which declares its records public, got "
+            f"validation={shown(validation)}. Write pv.Validation((inputs, targets))."
+        )
+    other = None if stopping is None else stopping.validation
+    if None not in (validation, other) and validation is not other:
+        raise ArgumentError(
+            "Expected one pv.Validation, got one as validation and another in stopping. Leave out "
+            "the first: the trainer evaluates on what it stops by."
+        )
     if resume is not None and not isinstance(resume, (str, os.PathLike)):
         raise ArgumentError(
             f"Expected resume to be the path of a checkpoint, got resume={shown(resume)}. Give "
             "what fit(checkpoint=...) was given."
         )
-
-
-@contextmanager
-def _bar(shown: bool, trainer: Trainer) -> Iterator[Any]:
-    """Show a progress bar with the epsilon of what was charged."""
-    if not shown:
-        yield lambda: None
-        return
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
-    from rich.progress import TimeRemainingColumn as TimeColumn
-
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn("epsilon {task.fields[epsilon]}"),
-        TimeColumn(),
-    )
-    with Progress(*columns) as bar:
-        task = bar.add_task(
-            trainer.method.name, total=trainer.steps, completed=trainer.steps_done, epsilon="0"
-        )
-
-        def advance() -> None:
-            epsilon = formatting.epsilon(trainer._run.charges.epsilon_after(trainer.steps_done))
-            bar.update(task, completed=trainer.steps_done, epsilon=epsilon)
-
-        yield advance

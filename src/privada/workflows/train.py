@@ -2,15 +2,15 @@
 
 import json
 import os
-from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from math import isfinite
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
 
-from privada import data as records
 from privada import defaults, tables
 from privada.accounting import Ledger, Statement
 from privada.accounting.events import Tally
@@ -21,10 +21,16 @@ from privada.core.randomness import make_source
 from privada.core.ranks import refuse_several
 from privada.core.validation import integer
 from privada.execute.helpers import helpers
+from privada.metrics import Validation, accuracy, auc, r2
+from privada.metrics.metric import metric
+from privada.metrics.validation import PublicEvaluator, figures_on
 from privada.models import Architecture, save
 from privada.query.executor import Execution
-from privada.query.scores import Score, accuracy, bounded_loss, public_score
+from privada.query.scores import Score, bounded_loss
+from privada.query.scores import accuracy as charged_accuracy
 from privada.report import Entry, write, write_model_card
+from privada.report.entries import EVALUATIONS, figures_of, with_baselines
+from privada.train.callbacks import Callback, checked
 from privada.train.trainer import Trainer
 from privada.workflows.findings import Findings
 from privada.workflows.folders import RunFolder, default_output, writing
@@ -36,6 +42,7 @@ from privada.workflows.table_source import as_source
 
 # A run that is killed loses at most one in so many of its steps.
 _CHECKPOINTS = 50
+_PUBLIC = "public rows"
 
 
 @dataclass(frozen=True)
@@ -47,6 +54,7 @@ class TrainedTable:
         architecture: what the model is built of.
         data: the records that it was trained on, encoded. Private.
         metrics: figures on rows that were declared public, by name.
+        baselines: what a model without inputs reaches on them, by the same names.
         output: the folder that everything is in.
 
     Example: see `train_table`.
@@ -57,6 +65,7 @@ class TrainedTable:
     data: TrainingData
     metrics: dict[str, float]
     output: Path
+    baselines: dict[str, float] = field(default_factory=dict)
 
     @property
     def statement(self) -> Statement:
@@ -73,6 +82,7 @@ class TrainedTable:
             "noise_multiplier": trainer.noise_multiplier,
             "method": trainer.method.describe(),
             "metrics": self.metrics,
+            "baselines": self.baselines,
             "features": len(self.data.schema.features),
             "statement": self.statement.to_dict(),
         }
@@ -84,9 +94,10 @@ def train_table(
     output: str | os.PathLike[str] | None = None,
     *,
     resume: bool = False,
-    progress: bool = False,
+    progress: bool | None = False,
     processes: int = 1,
     confirm: Callable[[Findings], bool] | None = None,
+    callbacks: Sequence[Callback] = (),
 ) -> TrainedTable:
     """Train a model on a private table, and write it with its statement to a folder.
 
@@ -100,7 +111,8 @@ def train_table(
         output: the output folder, which is created; by default the table's name and "-private".
         resume: go on with the stopped run in `output`, on its ledger. What was answered is not
             asked again.
-        progress: show a bar.
+        progress: whether to show a bar; None for one on a terminal.
+        callbacks: what is called between the steps, as for `Trainer.fit`.
         processes: how many processes of this machine compute the steps together, this one included.
         confirm: is told what a new run makes of the table, before anything is charged, and says
             whether to go on.
@@ -134,16 +146,18 @@ def train_table(
         "training on a table", "Leave out torchrun and give the number of processes instead."
     )
     integer("processes", processes)
+    checked(callbacks)
     options = with_person_of_schema(options)
     source = as_source(table)
     place = default_output(source) if output is None else Path(output)
+    how = {"progress": progress, "callbacks": callbacks}
 
     def planned(data: TrainingData, trial: Ledger, run: str) -> Tally:
         trainer, _ = _make_trainer(options, data, trial, run, None)
         return trainer.planned()
 
     def done(data: TrainingData, ledger: Ledger, run: str, folder: RunFolder) -> TrainedTable:
-        return _train(options, data, ledger, run, folder, progress, processes)
+        return _train(options, data, ledger, run, folder, processes, how)
 
     return run_on_table(source, options, place, Work(planned, done), resume=resume, confirm=confirm)
 
@@ -154,8 +168,8 @@ def _train(
     ledger: Ledger,
     run: str,
     folder: RunFolder,
-    progress: bool,
     processes: int,
+    how: dict[str, Any],
 ) -> TrainedTable:
     """Take all steps, and fill the folder."""
     checkpoint = folder.checkpoint
@@ -163,9 +177,13 @@ def _train(
     with helpers(processes, _help, options, data, run, folder.ledger_place) as executor:
         trainer, architecture = _make_trainer(options, data, ledger, run, resumed, executor)
         every = max(1, trainer.steps // _CHECKPOINTS)
-        _take_steps(trainer, progress=progress, checkpoint=checkpoint, checkpoint_steps=every)
-    metrics = public_metrics(trainer.model, data)
-    trained = TrainedTable(trainer, architecture, data, metrics, folder.path)
+        _take_steps(trainer, **how, checkpoint=checkpoint, checkpoint_steps=every)
+    reached: dict[str, dict[str, float]] = {"metrics": {}, "baselines": {}}
+    if trainer.validation is not None:
+        reached = figures_of(trainer.evaluate(), _PUBLIC)
+    trained = TrainedTable(
+        trainer, architecture, data, reached["metrics"], folder.path, reached["baselines"]
+    )
     with writing(folder.path):
         _write_results(trained, folder)
         checkpoint.unlink(missing_ok=True)
@@ -228,23 +246,38 @@ def _make_trainer(
         groups=data.persons,
         rows_per_unit=options.rows_per_person,
         executor=executor,
+        validation=None if data.public is None else _PublicRows(data.public, **_measured(data)),
     )
     return trainer, architecture
 
 
 def table_score(outputs: int) -> Score:
     """Return accuracy, or the squared error of targets between -1 and 1."""
-    return accuracy() if outputs > 1 else bounded_loss(nn.MSELoss(), 4.0)
+    return charged_accuracy() if outputs > 1 else bounded_loss(nn.MSELoss(), 4.0)
 
 
 def public_metrics(model: nn.Module, data: TrainingData) -> dict[str, float]:
     """Return how the model does on rows that were declared public."""
     if data.public is None:
         return {}
-    first = next(model.parameters())
-    loaded = records.load(data.public, first.dtype, first.device)
-    name = "accuracy" if data.outputs > 1 else "squared error of targets between -1 and 1"
-    return {f"{name} on public rows": public_score(table_score(data.outputs), model, loaded)}
+    found = figures_on(model, _PublicRows(data.public, **_measured(data)))
+    return {f"{name} on {_PUBLIC}": value for name, value in found.items() if isfinite(value)}
+
+
+class _PublicRows(Validation):
+    """Rows that were compared with the private ones as a table, or are a part of it by a word."""
+
+    def on(self, model: nn.Module, loss: Any, private: Sequence[Any], load: Any) -> PublicEvaluator:
+        """Return what evaluates a model on these rows."""
+        return super().on(model, loss, (), load)
+
+
+def _measured(data: TrainingData) -> dict[str, Any]:
+    """Return what is measured on public rows."""
+    if data.outputs == 1:
+        name = "squared error of targets between -1 and 1"
+        return {"metrics": (replace(metric(table_score(1)), name=name), r2())}
+    return {"metrics": (accuracy(), auc()) if data.outputs == 2 else (accuracy(),)}
 
 
 def _write_results(trained: TrainedTable, folder: RunFolder) -> None:
@@ -274,9 +307,16 @@ def _write_results(trained: TrainedTable, folder: RunFolder) -> None:
     texts = {
         "statement.txt": f"{statement}\n",
         "history.json": json.dumps(history) + "\n",
-        "metrics.json": json.dumps(trained.metrics, indent=2) + "\n",
+        "metrics.json": json.dumps(with_baselines(trained.metrics, trained.baselines), indent=2)
+        + "\n",
         "statement.json": statement.to_json() + "\n",
     }
+    if trainer.evaluations:
+        reached = [
+            {"step": each.step, **figures_of(each, _PUBLIC)["metrics"]}
+            for each in trainer.evaluations
+        ]
+        texts[EVALUATIONS] = json.dumps(reached) + "\n"
     for name, text in texts.items():
         (output / name).write_text(text, encoding="utf-8")
     write([Entry.of_folder(output)], output / "report.html")

@@ -19,6 +19,11 @@ from privada.report.components import (
 from privada.report.entries import Entry
 from privada.report.markup import Content, Markup, element
 
+_BASELINE = (
+    "A baseline is what a model reaches that gives every record the same output: the most frequent "
+    "class, or the mean or the median of the targets of the public records."
+)
+
 
 def metrics(entries: Sequence[Entry], charts: Charts) -> Markup | None:
     """Return the public figures, as bars and as a table."""
@@ -35,6 +40,8 @@ def metrics(entries: Sequence[Entry], charts: Charts) -> Markup | None:
             class_="note",
         )
     ]
+    if any(entry.baselines for entry in having):
+        parts.append(element("p", _BASELINE, class_="note"))
     drawn = []
     if len(having) == 1 and shares:
         title = capitalised(shares[0]) if len(shares) == 1 else "Between 0 and 1"
@@ -50,11 +57,21 @@ def metrics(entries: Sequence[Entry], charts: Charts) -> Markup | None:
     parts.append(
         table(
             ["", *(entry.name for entry in having)],
-            [[name, *(entry.metrics.get(name) for entry in having)] for name in names],
+            _rows(names, having),
             numbers=range(1, len(having) + 1),
         )
     )
     return section("metrics", "Public metrics", *parts)
+
+
+def _rows(names: Sequence[str], having: Sequence[Entry]) -> list[list[Cell]]:
+    """Return a row for each figure, and one for its baseline below it."""
+    rows: list[list[Cell]] = []
+    for name in names:
+        rows.append([name, *(entry.metrics.get(name) for entry in having)])
+        if any(name in entry.baselines for entry in having):
+            rows.append(["baseline", *(entry.baselines.get(name) for entry in having)])
+    return rows
 
 
 def comparison(entries: Sequence[Entry], colours: dict[int, str], charts: Charts) -> Markup | None:

@@ -1,15 +1,23 @@
-"""How the runs went: epsilon, learning rate and noise against the steps."""
+"""How the runs went: epsilon, public figures, learning rate and noise against the steps."""
 
 from collections.abc import Sequence
 
 from privada.accounting.ledger import ADAPTIVE, PLANNED
 from privada.report import plots
-from privada.report.components import Cell, Charts, epsilon_figure, section, table
+from privada.report.components import (
+    Cell,
+    Charts,
+    capitalised,
+    epsilon_figure,
+    section,
+    table,
+)
 from privada.report.entries import Entry
 from privada.report.ledgers import LedgerSummary
 from privada.report.markup import Content, Markup, element
 
 _ROWS_OF_HISTORY = 9
+_MOST_SCORES = 6
 # field of the history, title, name of the axis, caption
 _SMALL_CHARTS = (
     ("lr", "Learning rate", "learning rate", "The learning rate of each step."),
@@ -32,10 +40,10 @@ _CAPTIONS = {
 def training(
     entries: Sequence[Entry], ledgers: Sequence[LedgerSummary], charts: Charts
 ) -> Markup | None:
-    """Return epsilon, learning rate and noise against the steps."""
-    if not any(entry.history for entry in entries):
+    """Return epsilon, public figures, learning rate and noise against the steps."""
+    if not any(entry.history or entry.evaluations for entry in entries):
         return None
-    small = _small_charts(entries, charts)
+    small = [*_score_charts(entries, charts), *_small_charts(entries, charts)]
     return section(
         "training",
         "Training",
@@ -69,6 +77,20 @@ def _epsilon_chart(
         plot,
         _CAPTIONS.get(kinds.pop() if len(kinds) == 1 else "", _CAPTION),
     )
+
+
+def _score_charts(entries: Sequence[Entry], charts: Charts) -> list[Markup]:
+    """Return charts of public figures while training."""
+    names = (n for entry in entries for each in entry.evaluations for n in each if n != "step")
+    shown = []
+    for place, name in enumerate(list(dict.fromkeys(names))[:_MOST_SCORES]):
+        plot = plots.scores(entries, name)
+        if plot is not None:
+            says = "Public, or released with noise and charged."
+            if any(name in entry.baselines for entry in entries):
+                says = "The model while it trained. Dotted: the baseline."
+            shown.append(charts.figure(f"plot-score-{place}", capitalised(name), plot, says))
+    return shown
 
 
 def _small_charts(entries: Sequence[Entry], charts: Charts) -> list[Markup]:
