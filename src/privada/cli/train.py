@@ -1,6 +1,7 @@
 """`privada train`."""
 
 import json
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
