@@ -201,12 +201,9 @@ class Ranks:
         """Write the values of rank 0 into a tensor of the same shape and type on all others."""
         with self.exchange():
             where = self._where(values)
-            if where is not None:
-                dist.broadcast(values, 0, group=where)
-                return
-            here = values.cpu() if values.is_contiguous() else values.cpu().contiguous()
-            dist.broadcast(here, 0, group=self._group)
-            if not self.leads:
+            here = (values if where is not None else values.cpu()).contiguous()
+            dist.broadcast(here, 0, group=self._group if where is None else where)
+            if here is not values and not self.leads:
                 values.copy_(here)
 
     def add_up_(self, own: Tensor | None, note: Tensor, device: torch.device) -> bool:
@@ -242,10 +239,8 @@ class Ranks:
 
     def _send(self, values: Tensor, to: int) -> None:
         where = self._where(values)
-        if where is not None:
-            dist.send(values, to, group=where)
-        else:
-            dist.send(values.cpu(), to, group=self._group)
+        here = (values if where is not None else values.cpu()).contiguous()
+        dist.send(here, to, group=self._group if where is None else where)
 
     def _receive(self, into: Tensor, source: int) -> Tensor:
         where = self._where(into)
@@ -259,7 +254,7 @@ class Ranks:
     def _where(self, values: Tensor) -> Any:
         """Return the group that tensors of this kind travel by, None for a copy on the host."""
         if values.device.type == "cpu":
-            return self._group if values.is_contiguous() else None
+            return self._group
         if values.device.type != "cuda" or not dist.is_nccl_available():
             return None
         if self._devices is None:  # made by all ranks at once, at their first tensor there
