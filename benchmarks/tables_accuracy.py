@@ -215,9 +215,9 @@ def _run(rows: Rows, epsilon: float, seed: int) -> Path:
     """Return the folder of a run of `train_table`, which is made if there is none."""
     case, output = rows.case, rows.folder / f"{epsilon:g}-{seed}"
     if not output.exists():
-        # a target of whole numbers is a number unless its classes are named
-        whole = case.task != "number" and pd.api.types.is_numeric_dtype(rows.private[case.target])
-        classes = sorted(set(rows.targets), key=float) if whole else ()
+        # whole numbers, other than 0 and 1, are numbers unless they are named as classes
+        named = case.task == "classes" and pd.api.types.is_numeric_dtype(rows.private[case.target])
+        classes = sorted(set(rows.targets), key=float) if named else ()
         schema = _schema(rows) if case.mixed else None
         options = pv.workflows.TrainOptions(
             epsilon=epsilon, target=case.target, classes=tuple(classes), person=case.person,
@@ -545,8 +545,8 @@ of ten not above n^-1.1. An asterisk marks tables that played no part when Priva
 chosen.
 
 - **Privada**: `train_table(file, TrainOptions(epsilon=..., target=...))`, then predictions for the
-  other file. Bounds and classes are found by charged queries, within epsilon. Where classes are
-  whole numbers they are named (Tumours, Digits, Blood proteins, Credit default). For the hospital
+  other file. Bounds and classes are found by charged queries, within epsilon. The ten
+  digits, which are whole numbers, are named as classes. For the hospital
   stays `person=` is given, and all stays of a patient are protected together; they need a schema,
   since three columns of codes begin with one that looks like a number. It says that these are
   mixed, names the classes, and is what `train_table` makes otherwise.
