@@ -9,6 +9,7 @@ from markdown_it import MarkdownIt
 
 import privada as pv
 from privada.report import Entry, model_card, write_model_card
+from privada.report.entries import with_baselines
 from privada.tables import (
     Category,
     Classes,
@@ -101,6 +102,15 @@ def test_metrics_are_there_for_hubs(folder):
         {"type": "accuracy_on_public_rows", "name": "accuracy on public rows", "value": 0.75}
     ]
     assert "accuracy on public rows 0.75" in words
+
+
+def test_metrics_have_a_baseline_beside_them(folder):
+    name = "accuracy on public rows"
+    place = folder(metrics={name: 0.75})
+    (place / "metrics.json").write_text(json.dumps(with_baselines({name: 0.75}, {name: 0.5})))
+    header, _, words = page_of(model_card(place))
+    assert "metric value baseline accuracy on public rows 0.75 0.5" in words
+    assert len(header["model-index"][0]["results"][0]["metrics"]) == 1
 
 
 def test_a_seeded_run_is_said_to_be_no_private_release(folder):

@@ -236,6 +236,16 @@ def test_public_rows_say_what_the_columns_are(method, folder):
     assert "rows that were declared public" in said
     assert pv.Ledger("account").epsilon() == tuned.selection.epsilon() <= 2.0
     assert "declared public" in (folder / "best" / "statement.txt").read_text()
+    assert (
+        set(tuned.baselines)
+        == set(tuned.metrics)
+        == {
+            "accuracy on public rows",
+            "area under the ROC curve on public rows",
+        }
+    )
+    assert tuned.baselines["area under the ROC curve on public rows"] == 0.5
+    assert "baseline" in (folder / "best" / "model_card.md").read_text()
 
 
 def test_columns_of_text_alone_need_no_bounds(folder):

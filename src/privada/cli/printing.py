@@ -1,6 +1,6 @@
 """What commands print: tables and lines that cut nothing, and one line where one is stopped."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -24,6 +24,17 @@ def print_table(console: Console, table: Table) -> None:
 def print_line(console: Console, words: str) -> None:
     """Print a line as it is: not cut, not broken, and without a meaning of brackets or colons."""
     console.print(words, highlight=False, markup=False, emoji=False, soft_wrap=True)
+
+
+def print_metrics(
+    console: Console, metrics: Mapping[str, float], baselines: Mapping[str, float]
+) -> None:
+    """Print public figures, each with the baseline that it has."""
+    from privada.core.formatting import number
+
+    for name, value in metrics.items():
+        beside = f", baseline {number(baselines[name])}" if name in baselines else ""
+        console.print(f"{name}: {number(value)}{beside}", highlight=False)
 
 
 @contextmanager

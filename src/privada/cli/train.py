@@ -9,7 +9,7 @@ import typer
 from rich.console import Console
 
 from privada.cli import options as shared
-from privada.cli.printing import print_line, stoppable
+from privada.cli.printing import print_line, print_metrics, stoppable
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -133,9 +133,6 @@ def show(trained: "TrainedTable", console: Console) -> None:
         f"{number(trainer.noise_multiplier)}.",
         highlight=False,
     )
-    for name, value in trained.metrics.items():
-        beside = trained.baselines.get(name)
-        baseline = "" if beside is None else f", baseline {number(beside)}"
-        console.print(f"{name}: {number(value)}{baseline}", highlight=False)
+    print_metrics(console, trained.metrics, trained.baselines)
     print_line(console, f"Output: {trained.output}\n")
     console.print(str(trained.statement), highlight=False, markup=False, soft_wrap=True)

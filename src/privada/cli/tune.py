@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.table import Table
 
 from privada.cli import options as shared
-from privada.cli.printing import print_line, print_table, stoppable
+from privada.cli.printing import print_line, print_metrics, print_table, stoppable
 
 if TYPE_CHECKING:
     from privada.workflows import TunedTable
@@ -137,6 +137,7 @@ def show(tuned: "TunedTable", console: Console) -> None:
         score = f"{number(found.score)}, with noise of standard deviation {found.score_std:.2g}"
     console.print(f"Best of {found.candidates} candidates: {words}", highlight=False)
     console.print(f"Score on held-out records: {score}", highlight=False)
+    print_metrics(console, tuned.metrics, tuned.baselines)
     console.print(f"Price of the search: {found.price}", highlight=False)
     print_line(console, f"Output: {tuned.output}\n")
     console.print(str(tuned.statement), highlight=False, markup=False, soft_wrap=True)

@@ -218,14 +218,17 @@ class PublicEvaluator:
         return list(constant_outputs(output, targets))
 
 
-def figures_on(model: nn.Module, validation: Validation) -> dict[str, float]:
-    """Return what a model reaches on public records, whose metrics are given."""
+def figures_on(
+    model: nn.Module, validation: Validation
+) -> tuple[dict[str, float], dict[str, float]]:
+    """Return what a model reaches on public records, whose metrics are given, and baselines."""
     first = next(model.parameters())
 
     def load(given: Any) -> private_data.Records:
         return private_data.load(given, first.dtype, first.device, public=True)
 
-    return validation.on(model, nn.Identity(), (), load).values()
+    found = validation.on(model, nn.Identity(), (), load)
+    return found.values(), found.baselines
 
 
 def _kept(noted: Any) -> Any:

@@ -273,9 +273,17 @@ def _metrics(entry: Entry, target: Target) -> Iterator[str]:
             "--public` shows metrics beside a baseline."
         )
         return
+    if not entry.baselines:
+        yield _table(
+            ("metric", "value"), [(name, _short(value)) for name, value in entry.metrics.items()]
+        )
+        return
+    beside = {name: _short(value) for name, value in entry.baselines.items()}
     yield _table(
-        ("metric", "value"), [(name, _short(value)) for name, value in entry.metrics.items()]
+        ("metric", "value", "baseline"),
+        [(name, _short(value), beside.get(name, "")) for name, value in entry.metrics.items()],
     )
+    yield "The baseline is what a model reaches that gives every row the same output."
 
 
 def _use(

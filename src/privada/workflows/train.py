@@ -256,12 +256,17 @@ def table_score(outputs: int) -> Score:
     return charged_accuracy() if outputs > 1 else bounded_loss(nn.MSELoss(), 4.0)
 
 
-def public_metrics(model: nn.Module, data: TrainingData) -> dict[str, float]:
-    """Return how the model does on rows that were declared public."""
+def public_metrics(
+    model: nn.Module, data: TrainingData
+) -> tuple[dict[str, float], dict[str, float]]:
+    """Return how the model does on rows that were declared public, and the baselines."""
     if data.public is None:
-        return {}
-    found = figures_on(model, _PublicRows(data.public, **_measured(data)))
-    return {f"{name} on {_PUBLIC}": value for name, value in found.items() if isfinite(value)}
+        return {}, {}
+    metrics, baselines = (
+        {f"{name} on {_PUBLIC}": value for name, value in found.items() if isfinite(value)}
+        for found in figures_on(model, _PublicRows(data.public, **_measured(data)))
+    )
+    return metrics, baselines
 
 
 class _PublicRows(Validation):

@@ -4,7 +4,7 @@ import json
 import math
 import os
 import warnings
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from privada.core.ranks import refuse_several
 from privada.methods import get
 from privada.models import Architecture, save
 from privada.report import Entry, write, write_model_card
+from privada.report.entries import with_baselines
 from privada.selection.candidates import Candidate
 from privada.selection.prices import in_each_way
 from privada.selection.search import Selection, dry_run_search, select
@@ -113,6 +114,7 @@ class TunedTable:
         assumptions: what the schema rests on, in words.
         metrics: figures on rows that were declared public, by name.
         output: the folder that everything is in.
+        baselines: what a model without features reaches on these rows, by the same names.
 
     Example: see `tune_table`.
     """
@@ -124,6 +126,7 @@ class TunedTable:
     assumptions: tuple[str, ...]
     metrics: dict[str, float]
     output: Path
+    baselines: dict[str, float] = field(default_factory=dict)
 
     @property
     def statement(self) -> Statement:
@@ -148,6 +151,7 @@ class TunedTable:
             "tried": [{"settings": each.settings, "score": each.score} for each in found.tried],
             "epsilon": found.epsilon(),
             "metrics": self.metrics,
+            "baselines": self.baselines,
             "model": {"kind": self.architecture.kind, "inputs": self.architecture.inputs},
         }
 
@@ -228,14 +232,16 @@ def tune_table(
             progress=progress,
         )
         factory = _factory(options, data)
+        metrics, baselines = public_metrics(found.model, data)
         tuned = TunedTable(
             found,
             factory.architecture(found.settings.get("hidden")),
             data.schema,
             _space(factory, options, data),
             data.assumptions,
-            public_metrics(found.model, data),
+            metrics,
             folder.path,
+            baselines,
         )
         with writing(folder.path):
             _write_results(tuned, factory, folder, data.population)
@@ -321,7 +327,7 @@ def _write_results(
     folder.keep_facts(said | {"delta": found.price.delta})
     texts = {
         "statement.txt": f"{tuned.statement}\n",
-        "metrics.json": json.dumps(tuned.metrics, indent=2) + "\n",
+        "metrics.json": json.dumps(with_baselines(tuned.metrics, tuned.baselines), indent=2) + "\n",
         "tuning.json": json.dumps(tuned.to_dict(), indent=2) + "\n",
         "statement.json": tuned.statement.to_json() + "\n",
     }
