@@ -203,9 +203,9 @@ def _public_rows(table: tables.Table, options: TableOptions) -> NDArray[np.bool_
 
 def _types(path: Any, options: TableOptions) -> dict[str, str | int]:
     """Return the types of the columns, as far as names and types alone say."""
+    types = tables.column_types(path, query=options.query, **options.layout)
     if options.target is None:
         raise ArgumentError("Expected --target, or --schema, got neither.")
-    types = tables.column_types(path, query=options.query, **options.layout)
     types.pop(options.person or "", None)
     if options.target not in types:
         raise ArgumentError(
