@@ -152,7 +152,7 @@ TAKEN = {
         name: {"None"}
         for name in ("tolerance", "power", "divisor", "alpha", "onto", "weight", "epochs",
                      "population", "budget", "controller", "groups", "rows_per_unit", "executor",
-                     "noise", "schedule", "stopping")
+                     "noise", "schedule", "schema", "stopping", "validation")
     },
     **{name: {"beyond floats"} for name in ("plain", "dimensions", "every")},
     **{name: {"None", "beyond floats"} for name in ("freeze", "epoch", "microbatch", "seed")},
