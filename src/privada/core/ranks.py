@@ -118,6 +118,11 @@ class Ranks:
                     dist.destroy_process_group(group)
         self._group = self._devices = None
 
+    def part(self) -> None:
+        """Close the connections of a process that ends, and keep no reference to them."""
+        self.end("the process ends")
+        self._world = None
+
     @contextmanager
     def exchange(self) -> Iterator[None]:
         """Make several operations one: if any of them fails, or is interrupted, all is ended."""

@@ -121,7 +121,13 @@ class DataParallel:
 
 
 def _part() -> None:
-    """Close the connections that were made here: left open, they may abort a process that ends."""
+    """Close the connections that were made here: left open, they may abort a process that ends.
+
+    They are closed when nothing refers to them, so the ranks let go of theirs first.
+    """
+    for ranks in _joined.values():
+        ranks.part()
+    _joined.clear()
     if dist.is_initialized():
         dist.destroy_process_group()
 
