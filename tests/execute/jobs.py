@@ -1,5 +1,6 @@
 """What ranks do in the tests: `python -m tests.execute.jobs <job> <folder> ...`."""
 
+import atexit
 import contextlib
 import json
 import os
@@ -292,6 +293,19 @@ def whole(folder, steps=12, timeout=60.0):
         resume=at if at.exists() else None,
         run="whole",
     )
+
+
+def leaving(folder):
+    """Write which threads of connections there are after a run, and when the process has left."""
+
+    def threads():
+        names = [(each / "comm").read_text().strip() for each in Path("/proc/self/task").iterdir()]
+        return sum(name == "pt_gloo_runloop" for name in names)
+
+    found = []
+    atexit.register(lambda: write(folder, [*found, threads()]))  # which runs last
+    trainer("weight decay", TOGETHER).fit()
+    found.append(threads())
 
 
 def interrupted(folder):

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 import torch
@@ -44,6 +45,16 @@ def check_cases(size, folder, names):
 
 def test_two_ranks_do_what_one_process_does_bit_for_bit(tmp_path):
     check_cases(2, tmp_path, FEW)
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="NOT TESTED: threads, no /proc")
+def test_a_process_that_ends_closes_its_connections_first(tmp_path):
+    """Their threads would outlive Python, and abort the process now and then."""
+    together("leaving", 2, tmp_path)
+    for rank in range(2):
+        there, left = read(tmp_path, rank)
+        assert there > 0
+        assert left <= there // 2  # torch keeps the idle ones of the group of all
 
 
 @pytest.mark.slow

@@ -119,7 +119,10 @@ class Ranks:
         self._group = self._devices = None
 
     def part(self) -> None:
-        """Close the connections of a process that ends, and keep no reference to them."""
+        """Close the connections of a process that ends, and keep no reference to them.
+
+        Left open, they may abort it: their threads outlive Python.
+        """
         self.end("the process ends")
         self._world = None
 

@@ -92,7 +92,7 @@ class DataParallel:
         if not dist.is_initialized():
             try:
                 dist.init_process_group("gloo", **_meeting())
-                atexit.register(_part)
+                atexit.register(_leave)
             except (RuntimeError, ValueError) as error:
                 raise ArgumentError(
                     f"Cannot join the {size} processes that the environment speaks of: {error}. "
@@ -101,6 +101,7 @@ class DataParallel:
         known = _joined.get(self.timeout)
         if known is None or not known.current:
             known = _joined[self.timeout] = Ranks(self.timeout)
+            atexit.register(known.part)
         return known
 
     def over(self, local: Executor) -> Executor:
@@ -120,14 +121,8 @@ class DataParallel:
         return f"each batch on {launched()[1]} ranks"
 
 
-def _part() -> None:
-    """Close the connections that were made here: left open, they may abort a process that ends.
-
-    They are closed when nothing refers to them, so the ranks let go of theirs first.
-    """
-    for ranks in _joined.values():
-        ranks.part()
-    _joined.clear()
+def _leave() -> None:
+    """Leave the group of all processes, which was joined here."""
     if dist.is_initialized():
         dist.destroy_process_group()
 
