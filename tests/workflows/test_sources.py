@@ -34,6 +34,20 @@ def trained(table, tmp_path, **given):
 # ---------------------------------------------------------------------- sources
 
 
+def test_the_statement_says_what_a_query_must_not_do(tmp_path):
+    table = frame(lambda place: np.where(place % 50 > 25, "yes", "no"), rows=300)
+    with sqlite3.connect(tmp_path / "t.db") as connection:
+        table.to_sql("t", connection, index=False)
+    connection.close()
+    url, classes = f"sqlite:///{tmp_path / 't.db'}", ("no", "yes")
+    asked = train_table(url, options(query="select * from t", classes=classes), tmp_path / "a")
+    read = train_table(table, options(classes=classes), tmp_path / "b")
+    words = "query of the database returned follows from one record alone"
+    assert any(words in each for each in asked.statement.assumptions)
+    assert not any(words in each for each in read.statement.assumptions)
+    assert words in " ".join((tmp_path / "a" / "statement.txt").read_text().split())
+
+
 def test_a_frame_a_file_and_a_database_give_one_model(tmp_path):
     table = frame(lambda place: np.where(place % 50 > 25, "yes", "no"))
     table.to_csv(tmp_path / "t.csv", index=False, sep=";")

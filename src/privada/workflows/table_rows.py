@@ -19,6 +19,10 @@ _TYPES = (
     "those of its first record, and a type that is missing there is not looked for in others."
 )
 
+_QUERY = (
+    "Each row that the query of the database returned follows from one record alone: it does not "
+    "group, rank, join or limit records by others."
+)
 
 _Options = TypeVar("_Options", bound=TableOptions)
 
@@ -91,6 +95,8 @@ def read_rows(path: Any, options: TableOptions, known: Path | None = None) -> Ta
         types, said = _types(path, options), (_TYPES,)
         if public is not None:
             schema, said = _schema_of_public_rows(public, options)
+    if options.query is not None:
+        said = (*said, _QUERY)
     persons = None if options.person is None else private.texts(options.person)
     if options.person is not None:
         said = (
