@@ -205,7 +205,7 @@ def test_lines_are_added_and_a_crash_loses_none(tmp_path):
 
 def test_what_is_not_finite_is_null_in_json(tmp_path):
     logger = pv.loggers.JSONLines(tmp_path / "a")
-    logger._file.open()
+    logger._open()
     logger.write(1, {"x": float("nan"), "y": float("inf"), "z": 1.0})
     assert lines(tmp_path / "a") == [{"step": 1, "x": None, "y": None, "z": 1.0}]
     logger._file.close()

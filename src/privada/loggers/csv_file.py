@@ -2,16 +2,13 @@
 
 import csv
 import io
-import os
 from collections.abc import Mapping
-from pathlib import Path
 
-from privada.loggers.logger import Logger
-from privada.loggers.text_file import TextFile
+from privada.loggers.text_file import TextFileLogger
 from privada.train.callbacks import TrainingEvent
 
 
-class CSV(Logger):
+class CSV(TextFileLogger):
     """Writes a row for each figure of a step or an evaluation: step, name, value.
 
     Args:
@@ -35,27 +32,14 @@ class CSV(Logger):
         step,name,value 2,train/lr,0.1 2,train/noise_multiplier,1.0
     """
 
-    def __init__(self, path: str | os.PathLike[str], *, every: int | None = None) -> None:
-        super().__init__(every=every)
-        self._file = TextFile(path)
-
-    @property
-    def path(self) -> Path:
-        """Where the file is."""
-        return self._file.path
-
     def begin(self, event: TrainingEvent) -> None:
         """Open the file."""
-        if self._file.open():
-            self._file.write("step,name,value\n")
+        if self._open():
+            self._add("step,name,value\n")
 
     def write(self, step: int, figures: Mapping[str, float]) -> None:
         """Write a row for each figure."""
         rows = io.StringIO()
         lines = csv.writer(rows, lineterminator="\n")
         lines.writerows((step, name, value) for name, value in figures.items())
-        self._file.write(rows.getvalue())
-
-    def end(self, event: TrainingEvent) -> None:
-        """Close the file."""
-        self._file.close()
+        self._add(rows.getvalue())

@@ -2,17 +2,14 @@
 
 import json
 import math
-import os
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
-from privada.loggers.logger import Logger
-from privada.loggers.text_file import TextFile
+from privada.loggers.text_file import TextFileLogger
 from privada.train.callbacks import TrainingEvent
 
 
-class JSONLines(Logger):
+class JSONLines(TextFileLogger):
     """Writes a line of JSON for each step and each evaluation that is logged.
 
     The first line has the settings of the run, the others "step" and figures by name.
@@ -39,18 +36,9 @@ class JSONLines(Logger):
         [None, 2, 4]
     """
 
-    def __init__(self, path: str | os.PathLike[str], *, every: int | None = None) -> None:
-        super().__init__(every=every)
-        self._file = TextFile(path)
-
-    @property
-    def path(self) -> Path:
-        """Where the file is."""
-        return self._file.path
-
     def begin(self, event: TrainingEvent) -> None:
         """Open the file, and write the settings."""
-        self._file.open()
+        self._open()
         self._line(dict(event.settings))
 
     def write(self, step: int, figures: Mapping[str, float]) -> None:
@@ -58,9 +46,5 @@ class JSONLines(Logger):
         known = {n: value if math.isfinite(value) else None for n, value in figures.items()}
         self._line({"step": step, **known})
 
-    def end(self, event: TrainingEvent) -> None:
-        """Close the file."""
-        self._file.close()
-
     def _line(self, values: dict[str, Any]) -> None:
-        self._file.write(json.dumps(values, default=str) + "\n")
+        self._add(json.dumps(values, default=str) + "\n")
