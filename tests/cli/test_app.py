@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import typer
 from typer.testing import CliRunner
 
 import privada as pv
@@ -171,3 +172,27 @@ def test_what_should_not_happen_is_one_line_too(command, monkeypatch):
     assert (code, output) == (1, "")
     assert "ZeroDivisionError: a b" in errors
     assert len(errors.strip().splitlines()) == 1
+
+
+def commands_of(group, words=()):
+    """Yield each command with the words that call it."""
+    for name, command in getattr(group, "commands", {}).items():
+        yield (*words, name), command
+        yield from commands_of(command, (*words, name))
+
+
+LEAVES = dict(commands_of(typer.main.get_command(app)))
+
+
+@pytest.mark.parametrize("words", LEAVES, ids=" ".join)
+def test_every_parameter_is_described(words, command, monkeypatch):
+    """By the help that is shown: releases of the parser have lost it on the way."""
+    monkeypatch.setenv("COLUMNS", "400")
+    _, output, _ = command(*words, "--help")
+    shown = " ".join(output.split())
+    for parameter in LEAVES[words].params:
+        if not getattr(parameter, "hidden", False):
+            line = re.search(rf"│ \*? *{max(parameter.opts, key=len)} .*?│", shown)
+            assert line, parameter.name
+            said = re.sub(r"\[(required|default)[^]]*\]", "", line[0])
+            assert re.search(r"[A-Za-z].*\.", said), line[0]

@@ -3,7 +3,6 @@
 import sys
 from typing import Annotated
 
-import click
 import typer
 
 from privada import __version__
@@ -14,6 +13,7 @@ from privada.cli.federated import federated
 from privada.cli.ledger import commands as ledger_commands
 from privada.cli.mistakes import error_in_words, usage_in_words
 from privada.cli.papers import papers
+from privada.cli.parser import errors, with_arguments_described
 from privada.cli.plan import plan
 from privada.cli.predict import predict
 from privada.cli.report import report
@@ -69,14 +69,15 @@ def main() -> None:
     debug = len(asked) < len(sys.argv) - 1
     defer_accountants()
     try:
-        raise SystemExit(app(args=asked, prog_name="privada", standalone_mode=False) or 0)
-    except click.UsageError as error:
+        command = with_arguments_described(typer.main.get_command(app))
+        raise SystemExit(command(args=asked, prog_name="privada", standalone_mode=False) or 0)
+    except errors.UsageError as error:
         if not asked or type(error).__name__ == "NoArgsIsHelpError":
             error.show()  # which is the help
         else:
             typer.echo(f"privada: {usage_in_words(error, asked)}", err=True)
         raise SystemExit(2) from None
-    except click.Abort:
+    except typer.Abort:
         raise SystemExit(130) from None
     except Exception as error:
         if debug:
