@@ -1,6 +1,7 @@
 """The strategy on Flower: the same rounds, and nodes that misbehave."""
 
 import copy
+import logging
 import math
 
 import numpy as np
@@ -337,6 +338,36 @@ def test_the_server_evaluates_models_and_clients_are_not_asked():
     assert len(grid.asked) == 2
     with pytest.raises(ArgumentError, match="evaluate_fn"):
         strategy().start(grid, evaluate_config={})
+
+
+def test_the_server_validates_on_public_records_and_stops_by_them(tmp_path, caplog, monkeypatch):
+    monkeypatch.setattr(logging.getLogger("flwr"), "propagate", True)
+    caplog.set_level(logging.INFO, logger="flwr")
+    inputs = torch.randn(60, 3, generator=torch.Generator().manual_seed(0))
+    public = pv.Validation((inputs, inputs.sum(dim=1, keepdim=True)), every=1)
+    settings = {
+        "rounds": 9, "loss": torch.nn.MSELoss(), "checkpoint": tmp_path / "run.pt",
+        "ledger": tmp_path / "clients.ledger",
+        "stopping": pv.EarlyStopping(public, patience=2, least=100.0),
+    }  # fmt: skip
+    made = strategy(**settings)
+    result = made.start(
+        InProcessGrid(app(), NODES),
+        evaluate_fn=lambda step, arrays: MetricRecord({"own": float(step)}),
+    )
+    found = result.evaluate_metrics_serverapp
+    with torch.no_grad():
+        left = made.trainer.model(inputs) - inputs.sum(dim=1, keepdim=True)
+    assert list(found) == [0, 1, 2, 3]
+    assert found[3]["loss"] == pytest.approx(float(left.square().mean()), rel=1e-5)
+    assert found[3]["own"] == 3
+    assert sum("(baseline" in line for line in caplog.messages) == 3
+    assert "ended early" in caplog.text
+    assert made.trainer.finished
+    made.trainer.ledger.close()
+    again, grid = strategy(**settings), InProcessGrid(app(), NODES)
+    assert list(again.start(grid).evaluate_metrics_serverapp) == [1, 2, 3]
+    assert grid.asked == []
 
 
 def test_it_starts_from_the_arrays_that_it_is_given():

@@ -1,6 +1,8 @@
 """The app that `privada federated new` writes."""
 
 import importlib
+import logging
+import re
 import sys
 import tomllib
 
@@ -22,11 +24,11 @@ __all__ = ["in_a_run"]
 
 
 @pytest.mark.usefixtures("in_a_run")
-def test_it_runs_with_the_settings_of_its_project(tmp_path, monkeypatch, capsys):
+def test_it_runs_with_the_settings_of_its_project(tmp_path, monkeypatch, capsys, caplog):
     folder = tmp_path / "two-hospitals"
     new_federated_app(folder)
     project = tomllib.loads((folder / "pyproject.toml").read_text())
-    settings = {**project["tool"]["flwr"]["app"]["config"], "rounds": 3}
+    settings = {**project["tool"]["flwr"]["app"]["config"], "rounds": 3, "evaluate-every": 2}
     monkeypatch.syspath_prepend(str(folder))
     parts = project["tool"]["flwr"]["app"]["components"]
     server, client = (
@@ -40,12 +42,19 @@ def test_it_runs_with_the_settings_of_its_project(tmp_path, monkeypatch, capsys)
             place = {"partition-id": node - 100, "num-partitions": nodes}
             return Context(1, node, place, RecordDict(), settings)
 
+    monkeypatch.setattr(logging.getLogger("flwr"), "propagate", True)
+    caplog.set_level(logging.INFO, logger="flwr")
     try:
         server.app(Grid(client.app, nodes), Context(1, 0, {}, RecordDict(), settings))
     finally:
         for name in [each for each in sys.modules if each.startswith("two_hospitals")]:
             del sys.modules[name]
-    assert "PRIVACY STATEMENT" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "PRIVACY STATEMENT" in said
+    assert re.search(r"Accuracy on public records: 0\.\d+, baseline 0\.1\d+", said)
+    logged = [line for line in caplog.messages if "validation" in line]
+    assert len(logged) == 2  # after the second round, and at the end
+    assert all("accuracy" in line and "(baseline" in line for line in logged)
     assert sorted(path.name for path in (folder / "output").iterdir()) == [
         "checkpoint.pt", "model.pt", "statement.txt",
     ]  # fmt: skip
@@ -61,7 +70,9 @@ def test_every_record_is_with_one_client_and_none_is_public():
     assert sum(len(rows) for rows, _ in shares) == len(inputs) - task.PUBLIC
     assert min(len(rows) for rows, _ in shares) > 0
     private = {tuple(row.tolist()) for rows, _ in shares for row in rows}
-    assert not private & {tuple(row.tolist()) for row in inputs[: task.PUBLIC]}
+    public, _ = task.load_public_records()
+    assert len(public) == task.PUBLIC
+    assert not private & {tuple(row.tolist()) for row in public}
 
 
 @pytest.mark.parametrize("name", ["Hospitals", "my app", "1st", "class", "a--b", "a.b", "é"])

@@ -1,7 +1,7 @@
 """Federated training on Flower: a strategy for the server, and a mod for the clients."""
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from logging import INFO
 from pathlib import Path
 from typing import Any, NoReturn
@@ -164,7 +164,8 @@ class PrivateStrategy(Strategy):
         weighted_by_key: Flower's name for weights; anything but None is refused.
         arrayrecord_key, configrecord_key: as for FedAvg.
         **settings: budget, noise_multiplier, delta, ledger, sampling, seed, unit, run,
-            weight_decay, public_term and loss, as for `pv.federated.FederatedTrainer`.
+            weight_decay, public_term, loss, validation and stopping, as for
+            `pv.federated.FederatedTrainer`.
 
     Guarantee: that of `FederatedTrainer`. Each client is drawn by its own coin; a round is charged
     before its messages are sent. A client that is missing, late, broken or lying, sends twice or
@@ -173,7 +174,8 @@ class PrivateStrategy(Strategy):
     Edge cases: rounds without clients add noise alone. If more nodes than `clients` connect, each
     takes part at the same rate. A round that a crash of the server has cut
     off stays charged, and the run ends that much earlier. Clients are not evaluated, since that
-    would be a look that nobody pays for; `evaluate_fn` at the server gets public models.
+    would be a look that nobody pays for; the server evaluates models on the public records of
+    `validation`, and `evaluate_fn` gets them too.
 
     Example:
         >>> import privada as pv, torch
@@ -234,7 +236,9 @@ class PrivateStrategy(Strategy):
         evaluate_config: ConfigRecord | None = None,
         evaluate_fn: Callable[[int, ArrayRecord], MetricRecord | None] | None = None,
     ) -> Result:
-        """Take all rounds that are left; return the last model, and what `evaluate_fn` found.
+        """Take all rounds that are left; return the last model, and its figures on public data.
+
+        Each evaluation on the records of `validation` is logged, with its baselines.
 
         Args:
             grid: where the clients are.
@@ -255,16 +259,17 @@ class PrivateStrategy(Strategy):
         if evaluate_config is not None:
             raise ArgumentError(
                 "Expected evaluate_config=None, got one: the figures of clients would be a look "
-                "that nobody pays for. Evaluate on public data by evaluate_fn."
+                "that nobody pays for. Evaluate on public data by validation= or evaluate_fn."
             )
         self._clients.timeout = positive("timeout", timeout)
         self._clients.settings = dict(train_config or {})
         if initial_arrays is not None and trainer.steps_done == 0:
             trainer.model.load_state_dict(initial_arrays.to_torch_state_dict())
         self._clients.grid = grid
+        told = len(trainer.evaluations)
         try:
             self._evaluate(evaluate_fn, result)
-            while trainer.steps_done < trainer.expected_steps:
+            while not trainer.finished and trainer.steps_done < trainer.expected_steps:
                 log(INFO, "[ROUND %s/%s]", trainer.steps_done + 1, trainer.steps)
                 if self._checkpoint is not None and not self._checkpoint.exists():
                     trainer.save(self._checkpoint)  # to go on from if the first round is cut off
@@ -272,14 +277,31 @@ class PrivateStrategy(Strategy):
                 trainer.step()
                 if self._checkpoint is not None:
                     trainer.save(self._checkpoint)
+                told = self._tell(told)
                 self._evaluate(evaluate_fn, result)
-            if trainer.steps_done < trainer.steps:
+            if trainer.finished and trainer.steps_done < trainer.steps:
+                log(INFO, "The run ended early, by the scores of its validation.")
+            elif trainer.steps_done < trainer.steps:
                 log(INFO, "A crash has cost some rounds, which were charged: the budget ends here.")
                 trainer.finish()
+                self._tell(told)
         finally:
             self._clients.grid = None
         result.arrays = self._arrays()
+        for each in trainer.evaluations:
+            _add(result, each.step, each.values)
         return result
+
+    def _tell(self, told: int) -> int:
+        """Log the evaluations that were not logged yet; return how many there are."""
+        for each in self.trainer.evaluations[told:]:
+            figures = (
+                f"{name} {value:.4f}"
+                + (f" (baseline {each.baselines[name]:.4f})" if name in each.baselines else "")
+                for name, value in each.values.items()
+            )
+            log(INFO, "\tvalidation: %s", ", ".join(figures))
+        return len(self.trainer.evaluations)
 
     def _arrays(self) -> ArrayRecord:
         return ArrayRecord(torch_state_dict=self.trainer.model.state_dict())
@@ -293,7 +315,7 @@ class PrivateStrategy(Strategy):
             return
         found = evaluate(self.trainer.steps_done, self._arrays())
         if found is not None:
-            result.evaluate_metrics_serverapp[self.trainer.steps_done] = found
+            _add(result, self.trainer.steps_done, found)
 
     def summary(self) -> None:
         """Log what the run does and promises."""
@@ -323,6 +345,12 @@ class PrivateStrategy(Strategy):
     ) -> MetricRecord | None:
         """Return nothing, for the same reason."""
         return None
+
+
+def _add(result: Result, step: int, figures: Mapping[str, Any]) -> None:
+    """Add figures to what was found of a model, beside those that are there."""
+    found = result.evaluate_metrics_serverapp.get(step, {})
+    result.evaluate_metrics_serverapp[step] = MetricRecord({**found, **figures})
 
 
 def _only_start() -> NoReturn:

@@ -244,6 +244,11 @@ class Trainer:
         return self._state.step
 
     @property
+    def finished(self) -> bool:
+        """Whether no further step can be taken: all were, or the run was ended early."""
+        return self._state.finished
+
+    @property
     def batch_size(self) -> float:
         """The expected number of records in a step."""
         return self._run.settings.batch_size

@@ -43,6 +43,8 @@ clip = 1.0
 lr = 1.0
 local-lr = 0.5
 local-epochs = 2
+# Rounds between two evaluations on the public records of the server.
+evaluate-every = 5
 # Seconds that a round waits for its clients.
 timeout = 60
 """

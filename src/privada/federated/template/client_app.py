@@ -2,11 +2,10 @@
 
 from flwr.app import ArrayRecord, Context, Message, RecordDict
 from flwr.clientapp import ClientApp
-from torch import nn
 
 import privada as pv
 
-from .task import load_records, make_model
+from .task import LOSS, load_records, make_model
 
 app = ClientApp(mods=[pv.federated.update_only])
 
@@ -21,5 +20,5 @@ def train(message: Message, context: Context) -> Message:
     local = pv.federated.LocalSGD(
         lr=float(context.run_config["local-lr"]), epochs=int(context.run_config["local-epochs"])
     )
-    local.train_(model, nn.CrossEntropyLoss(), records)
+    local.train_(model, LOSS, records)
     return Message(RecordDict({"arrays": ArrayRecord(model.state_dict())}), reply_to=message)

@@ -3,12 +3,12 @@
 from pathlib import Path
 
 import torch
-from flwr.app import ArrayRecord, Context, MetricRecord
+from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
 import privada as pv
 
-from .task import make_model, test_accuracy
+from .task import LOSS, load_public_records, make_model
 
 app = ServerApp()
 
@@ -29,15 +29,14 @@ def main(grid: Grid, context: Context) -> None:
         budget=pv.Budget(float(config["epsilon"]), float(config["delta"])),
         ledger=str(config["ledger"]),
         checkpoint=folder / "checkpoint.pt",
+        loss=LOSS,
+        validation=pv.Validation(load_public_records(), every=int(config["evaluate-every"])),
     )
-    strategy.start(grid, timeout=float(config["timeout"]), evaluate_fn=_evaluate)
+    strategy.start(grid, timeout=float(config["timeout"]))
     torch.save(model.state_dict(), folder / "model.pt")
     (folder / "statement.txt").write_text(f"{strategy.statement()}\n")
-    print(f"Accuracy on public records: {test_accuracy(model):.3f}")
+    reached = strategy.trainer.evaluate()
+    for name, value in reached.values.items():
+        baseline = f", baseline {reached.baselines[name]:.3f}" if name in reached.baselines else ""
+        print(f"{name.capitalize()} on public records: {value:.3f}{baseline}")
     print(strategy.statement())
-
-
-def _evaluate(number: int, arrays: ArrayRecord) -> MetricRecord:
-    model = make_model()
-    model.load_state_dict(arrays.to_torch_state_dict())
-    return MetricRecord({"accuracy": test_accuracy(model)})
