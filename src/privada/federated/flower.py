@@ -349,7 +349,7 @@ class PrivateStrategy(Strategy):
 
 def _add(result: Result, step: int, figures: Mapping[str, Any]) -> None:
     """Add figures to what was found of a model, beside those that are there."""
-    found = result.evaluate_metrics_serverapp.get(step, {})
+    found: Mapping[str, Any] = result.evaluate_metrics_serverapp.get(step, {})
     result.evaluate_metrics_serverapp[step] = MetricRecord({**found, **figures})
 
 
