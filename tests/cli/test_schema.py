@@ -1,5 +1,6 @@
 """`privada schema`."""
 
+import sqlite3
 from pathlib import Path
 
 import pytest
@@ -72,3 +73,29 @@ def test_a_column_of_persons_is_named(people, public):
     people.write_text("age,dose,sick\n39,1,no\n50,2,yes\n")
     result = CliRunner().invoke(app, options)
     assert '[columns.age]\nkind = "person"' in result.output
+
+
+def test_it_drafts_by_what_is_said_of_columns_and_from_a_database(people, monkeypatch):
+    monkeypatch.chdir(people.parent)
+    with sqlite3.connect("clinic.db") as connection:
+        connection.execute("create table visits (diag text, note text, sick text)")
+        connection.execute("insert into visits values ('250.83', 'x', 'no'), ('V27', 'y', 'yes')")
+    connection.close()
+    source = ["sqlite:///clinic.db", "--query", "select * from visits", "--target", "sick"]
+    said = ["--column", "diag=mixed", "--column", "note=ignore"]
+    drafted = CliRunner().invoke(app, [*source, *said])
+    assert '[columns.diag]\nkind = "mixed"\nlow = "?"' in drafted.output
+    assert '[columns.note]\nkind = "ignore"' in drafted.output
+    inferred = CliRunner().invoke(app, [*source, *said, "--public"])
+    assert '[columns.diag]\nkind = "mixed"\nlow = 249' in inferred.output
+    wrong = CliRunner().invoke(app, [*source, "--column", "sick=text"])
+    assert "--class" in str(wrong.exception)
+
+
+def test_how_a_file_is_written_is_kept_in_the_draft(tmp_path):
+    (tmp_path / "t.csv").write_text("a|y\n1,5|no\n2,5|yes\n")
+    given = [str(tmp_path / "t.csv"), "--target", "y", "--separator", "|", "--decimal", ","]
+    for more in ([], ["--public"]):
+        drafted = CliRunner().invoke(app, [*given, *more]).output
+        assert '[options]\nseparator = "|"\ndecimal = ","' in drafted
+        assert '[columns.a]\nkind = "number"' in drafted

@@ -9,7 +9,8 @@ import pytest
 import privada as pv
 from privada import tables
 from privada.core.errors import ArgumentError, DataError
-from privada.workflows import TrainOptions, TuneOptions, train_table
+from privada.workflows import TrainOptions, TuneOptions, read_options, train_table
+from privada.workflows.requests import check_request
 from privada.workflows.table_source import source_name
 
 ROWS = 6000
@@ -232,3 +233,98 @@ def test_every_kind_is_described(tmp_path):
     }
     assert said[0].task == "'y', a number from 0 to 1"
     assert said[0].queries == "nothing"
+
+
+# ---------------------------------------------------------------------- what a user says of columns
+
+
+def codes(tmp_path, rows=3000):
+    """Write a table with codes that begin with one that looks like a number."""
+    lines = [
+        f"{('250.83', 'V27', '8')[i % 3]},{i % 50},{'no' if i % 3 else 'yes'}" for i in range(rows)
+    ]
+    (tmp_path / "t.csv").write_text("diag,age,y\n" + "\n".join(lines) + "\n")
+    return tmp_path / "t.csv"
+
+
+def test_the_refusal_of_codes_names_the_option_that_takes_them(tmp_path):
+    table = codes(tmp_path)
+    with pytest.raises(DataError) as raised:
+        trained(table, tmp_path)
+    assert '--column "diag=mixed"' in str(raised.value)
+    assert "V27" not in str(raised.value)
+    made = trained(table, tmp_path, columns=["diag=mixed", "age=number:0..49"])
+    kinds = made.data.schema.columns
+    assert isinstance(kinds["diag"], tables.Mixed)
+    assert kinds["diag"].bounds == "estimated"
+    assert (kinds["age"].low, kinds["age"].high, kinds["age"].bounds) == (0, 49, "given")
+    assert "What 'diag', 'age' holds was said without" in " ".join(made.statement.assumptions)
+    assert list(pv.load(made.output).predict(table)[:3]) == ["yes", "no", "no"]
+
+
+def test_what_is_said_of_columns_changes_a_schema_and_public_rows_too(tmp_path):
+    table = codes(tmp_path)
+    columns = {"diag": tables.Hashed(8), "age": tables.Number(0, 99)}
+    schema = tables.Schema(tables.Classes("y", ["no", "yes"]), columns)
+    schema.write(tmp_path / "s.toml")
+    made = train_table(
+        table, options(schema=tmp_path / "s.toml", columns={"diag": "ignore"}), tmp_path / "a"
+    )
+    assert made.data.schema.columns["diag"] == tables.Ignore()
+    with pytest.raises(ArgumentError, match="Did you mean 'diag'"):
+        train_table(
+            table, options(schema=tmp_path / "s.toml", columns={"diga": "ignore"}), tmp_path / "b"
+        )
+    public = tmp_path / "public.csv"
+    public.write_text("diag,age,y\n250.83,1,yes\nV45,48,no\n401,20,no\n")
+    made = train_table(
+        table, options(public=public, columns=["diag=mixed", "age=category"]), tmp_path / "c"
+    )
+    assert made.data.schema.columns["diag"] == tables.Mixed(250, 410)
+    assert made.data.schema.columns["age"] == tables.Category(["1", "20", "48"], other=True)
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"columns": ["y=text"]}, "--class or --regression"),
+        ({"columns": ["agee=text"]}, "Did you mean 'age'"),
+        ({"columns": ["age=category"]}, "age=category:yes,no"),
+        ({"columns": ["diag=text"], "text": ["diag"]}, "both"),
+        ({"columns": ["age=text"], "person": "age"}, "--column with a column"),
+    ],
+    ids=str,
+)
+def test_what_is_wrong_with_it_is_said_first(tmp_path, given, words):
+    with pytest.raises(ArgumentError, match=words):
+        check_request(codes(tmp_path), options(**given), tmp_path / "out")
+
+
+def test_a_file_of_options_says_it_in_the_same_words(tmp_path):
+    (tmp_path / "run.toml").write_text('epsilon = 1\ncolumn = ["diag=mixed"]\n')
+    (tmp_path / "other.toml").write_text('epsilon = 1\n[columns]\ndiag = "mixed"\n')
+    for file in ("run.toml", "other.toml"):
+        found = read_options(TrainOptions, tmp_path / file, {})
+        assert found.columns == {"diag": "mixed"}
+    given = read_options(TrainOptions, tmp_path / "run.toml", {"columns": ["diag=text"]})
+    assert given.columns == {"diag": "text"}
+
+
+def test_the_bounds_of_dates_are_said_with_the_option_that_sets_them(tmp_path):
+    (tmp_path / "t.csv").write_text("day,y\n" + "2021-05-01,a\n2024-05-01,b\n" * 300)
+    said = []
+
+    def confirm(found):
+        said.append(found.columns["day"])
+        return False
+
+    for place, columns in enumerate(([], ["day=date:2020-01-01..2025-01-01"])):
+        with pytest.raises(ArgumentError):
+            train_table(
+                tmp_path / "t.csv", options(columns=columns), tmp_path / str(place), confirm=confirm
+            )
+    assert said == [
+        'date from 1950-01-01 to 2050-01-01, unless --column "day=date:FIRST..LAST" says '
+        "otherwise; month, weekday",
+        "date from 2020-01-01 to 2025-01-01; month, weekday",
+    ]

@@ -36,6 +36,17 @@ TextColumns = Annotated[
         "column whose first cell has five words or more is taken for text."
     ),
 ]
+ColumnKinds = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--column",
+        metavar="NAME=KIND",
+        help="What a column holds, where names and types mislead; repeat for more. KIND: number, "
+        "number:LOW..HIGH, mixed (numbers and codes; also mixed:LOW..HIGH), date, "
+        "date:FIRST..LAST, date:%d.%m.%Y, category:VALUE,VALUE, hashed, hashed:BUCKETS, text, "
+        "text:FEATURES or ignore.",
+    ),
+]
 MethodName = Annotated[str | None, typer.Option(help="Training method. Default: dp-adam-wosm.")]
 ModelName = Annotated[
     str | None,

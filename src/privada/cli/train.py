@@ -30,6 +30,7 @@ def train(
     schema: shared.SchemaFile = None,
     classes: shared.ClassNames = None,
     text: shared.TextColumns = None,
+    columns: shared.ColumnKinds = None,
     delta: shared.Delta = None,
     person: shared.Person = None,
     rows_per_person: shared.RowsPerPerson = None,

@@ -28,6 +28,7 @@ def tune(
     schema: shared.SchemaFile = None,
     classes: shared.ClassNames = None,
     text: shared.TextColumns = None,
+    columns: shared.ColumnKinds = None,
     delta: shared.Delta = None,
     person: shared.Person = None,
     rows_per_person: shared.RowsPerPerson = None,

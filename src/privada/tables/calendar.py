@@ -18,11 +18,14 @@ from privada.tables.cells import CellError
 # What comes again, and how many of it there are until it does.
 CYCLES = {"month": 12, "day": 31, "weekday": 7, "hour": 24}
 WAVES = ("sine", "cosine")
+# Between these a date is placed where nothing is known of a column.
+PUBLIC_DATES = ("1950-01-01", "2050-01-01")
 
 _NO_DATE = CellError(
     "a date",
-    "Correct it, add it to options.missing, say how dates are written by format, or give the "
-    "column another kind.",
+    "Correct it, list it under options.missing of a schema, or say what the column holds: "
+    '--column "{column}=date:%d.%m.%Y", or format in a schema, says how dates are written, '
+    '--column "{column}=hashed" takes any text.',
 )
 
 

@@ -27,20 +27,39 @@ POINT, COMMA, EITHER = ".", ",", "either"
 
 
 class CellError(Exception):
-    """A cell cannot be used: what was expected, and what to do. It never holds the cell itself."""
+    """A cell cannot be used: what was expected, and what to do. It never holds the cell itself.
+
+    The remedy may have {column}, which stands for the column's name.
+    """
 
     def __init__(self, expected: str, remedy: str) -> None:
         super().__init__(expected)
         self.expected, self.remedy = expected, remedy
 
+    def of_column(self, column: str) -> "ColumnError":
+        """Return what is said of the column, without a word on which cell."""
+        fault = f"Expected {self.expected} in column {column!r}, got something else."
+        return ColumnError(fault, self.remedy.replace("{column}", column))
+
+
+class ColumnError(DataError):
+    """A column has a cell that cannot be used: what is wrong, apart from what to do."""
+
+    def __init__(self, fault: str, remedy: str) -> None:
+        super().__init__(f"{fault} {remedy}")
+        self.fault = fault
+
 
 _NO_NUMBER = CellError(
     "a finite number",
-    "Correct it, add it to options.missing, or give the column another kind.",
+    "Correct it, list it under options.missing of a schema, or say what the column holds: "
+    '--column "{column}=mixed", or kind = "mixed" in a schema, takes numbers and codes alike. '
+    "A target that is no number has classes.",
 )
 _TOO_LARGE = CellError(
     "a whole number of at most 2^53 either way",
-    'A larger one would be rounded: give the column kind = "hashed" or "ignore".',
+    'A larger one would be rounded: give --column "{column}=hashed" or "{column}=ignore", or that '
+    "kind in a schema.",
 )
 _NO_VALUE = CellError("text or a number", "Nested values and other types cannot be used.")
 
@@ -107,9 +126,9 @@ def translate(cells: Any, meaning: Callable[[Any], Any], dtype: Any, column: str
     try:
         return np.fromiter(map(meaning, cells), dtype, len(cells))
     except CellError as error:
-        expected, remedy = error.expected, error.remedy
+        found = error.of_column(column)
     # said outside the handler, where no traceback leads to the cell
-    raise DataError(f"Expected {expected} in column {column!r}, got something else. {remedy}")
+    raise found
 
 
 def listed_texts(name: str, values: Any, least: int, remedy: str) -> tuple[str, ...]:

@@ -246,13 +246,13 @@ def _date(table: Table, name: str, kind: Date, schema: Schema) -> Any:
     try:
         made = kind.calendar.all_features(texts)
     except CellError as error:
-        expected, remedy = error.expected, error.remedy
+        found = error.of_column(name)
     else:
         if kind.missing == "flag":
             made = np.column_stack([made, np.array([text is None for text in texts])])
         return made[codes]
     # said outside the handler, where no traceback leads to the cell
-    raise DataError(f"Expected {expected} in column {name!r}, got something else. {remedy}")
+    raise found
 
 
 def _category(table: Table, name: str, kind: Category, schema: Schema) -> Any:

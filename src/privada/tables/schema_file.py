@@ -43,14 +43,19 @@ def to_toml(
     comment: str, target: Target, columns: Mapping[str, ColumnType], options: Mapping[str, Any]
 ) -> str:
     """Return a schema as TOML."""
-    names = {kind: name for name, kind in COLUMN_TYPES.items()}
     sections: list[tuple[str, Mapping[str, Any]]] = [("target", _keys(target))]
     said = {name: value for name, value in options.items() if value != OPTIONS[name]}
     if said:
         sections.append(("options", said))
     for name, kind in columns.items():
-        sections.append((f"columns.{key(name)}", {"kind": names[type(kind)], **_keys(kind)}))
+        sections.append((f"columns.{key(name)}", section_of(kind)))
     return document(comment, sections)
+
+
+def section_of(kind: ColumnType) -> dict[str, Any]:
+    """Return the keys of a column's section."""
+    names = {each: name for name, each in COLUMN_TYPES.items()}
+    return {"kind": names[type(kind)], **_keys(kind)}
 
 
 def close_match(name: str, known: Iterable[str]) -> str:
@@ -128,8 +133,8 @@ def _made(kind: type[Any], where: str, held: dict[str, Any]) -> Any:
     known = [each.name for each in fields(kind)]
     _refuse_unknown(where, held, known or ["kind"])
     for name, value in held.items():
-        if value == "?" and name in ("low", "high", "classes"):
-            estimable = name != "classes" and "bounds" in known
+        if value == "?" and name in ("low", "high", "classes", "values"):
+            estimable = name in ("low", "high") and "bounds" in known
             other = ', or write bounds = "estimate" in place of both' if estimable else ""
             raise ArgumentError(
                 f'{where}: expected {name} to be filled in, got "?". Give what is known without '

@@ -1,7 +1,9 @@
 """Schemas by inference: from public values, or from the names and types of columns alone."""
 
 import math
+from collections.abc import Mapping
 from datetime import date, datetime
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -15,13 +17,22 @@ from privada.tables.columns import (
     Hashed,
     Ignore,
     Matrix,
+    Mixed,
     Number,
     Text,
 )
-from privada.tables.files import Source
 from privada.tables.formats.building import is_date
+from privada.tables.kinds import (
+    KIND_OF_TYPE,
+    USUAL_PARTS,
+    Kind,
+    column_kinds,
+    column_type,
+    refuse_unknown,
+)
 from privada.tables.reading import column_types
 from privada.tables.schema import Schema
+from privada.tables.schema_file import section_of
 from privada.tables.table import Numbers, Table
 from privada.tables.targets import Classes, Range, Target
 from privada.tables.toml_writing import document, key
@@ -43,6 +54,7 @@ def infer_schema(
     public: bool,
     person: str | None = None,
     regression: bool = False,
+    columns: Mapping[str, Kind] | None = None,
 ) -> Schema:
     """Return a schema that is inferred from the values of a public table.
 
@@ -51,7 +63,8 @@ def infer_schema(
     buckets; text of several words is a bag of words; text of which no two are the same is ignored.
     Text that is a date in each row gets the years around all of them. A target of at most 10 whole
     numbers, or of text, is classes; else, and with `regression`, it is a number. The column that
-    `person` names holds identifiers, and no features come from it.
+    `person` names holds identifiers, and no features come from it. What `columns` says of a column
+    goes first, in words such as "mixed" or "number:0..120", or as a column type.
 
     Guarantee: none for this table: whoever is in it gets no protection. It must be public, which
     `public=True` declares.
@@ -84,9 +97,15 @@ def infer_schema(
         )
     _check_column("target", target, table.names)
     inputs = [name for name in table.names if name not in (target, person)]
-    schema = Schema(
-        _target(table, target, regression), {name: _column_type(table, name) for name in inputs}
-    )
+    kinds = column_kinds(columns or {})
+    refuse_unknown(kinds, inputs, target)
+    types = {
+        name: column_type(name, kinds[name], partial(_of_word, table, name))
+        if name in kinds
+        else _column_type(table, name)
+        for name in inputs
+    }
+    schema = Schema(_target(table, target, regression), types)
     if person is None:
         return schema
     _check_column("person", person, table.names)
@@ -141,8 +160,7 @@ def _column_type(table: Table, name: str) -> ColumnType:
         return Ignore()
     numbers = _numbers(table, name)
     if numbers is not None:
-        low, high = _outwards(numbers)
-        return Number(low, high, _scale(numbers, low, high))
+        return _number(numbers)
     distinct = sorted(set(values))
     if all(map(is_date, distinct)):
         return _date(distinct)
@@ -152,8 +170,35 @@ def _column_type(table: Table, name: str) -> ColumnType:
         return Ignore()
     if len(distinct) <= _MOST_VALUES:
         return Category(distinct, other=True)
-    buckets = 2 ** math.ceil(math.log2(len(distinct)))
+    return _hashed(distinct)
+
+
+def _number(numbers: Numbers) -> Number:
+    low, high = _outwards(numbers)
+    return Number(low, high, _scale(numbers, low, high))
+
+
+def _hashed(distinct: list[str]) -> Hashed:
+    buckets = 2 ** math.ceil(math.log2(max(1, len(distinct))))
     return Hashed(min(max(buckets, _FEWEST_BUCKETS), _MOST_BUCKETS))
+
+
+def _of_word(table: Table, name: str, word: str) -> ColumnType:
+    """Return the type of a column of which a word says what it is, and values the rest."""
+    if word in ("text", "ignore"):
+        return Text() if word == "text" else Ignore()
+    distinct = sorted(set(_values(table, name)))
+    if word == "hashed":
+        return _hashed(distinct)
+    numbers = table.numbers(name, lenient=word != "number")
+    known = numbers[~np.isnan(numbers)]
+    if word == "mixed":
+        return Mixed(*(_outwards(known) if known.size else (0, 1)))
+    if not distinct or (word == "date" and not all(map(is_date, distinct))):
+        raise DataError(f"Expected values of column {name!r} that are of kind {word}, got others.")
+    if word == "number":
+        return _number(known)
+    return _date(distinct) if word == "date" else Category(distinct, other=True)
 
 
 def _date(values: list[str]) -> ColumnType:
@@ -192,13 +237,32 @@ def _target(table: Table, name: str, regression: bool) -> Target:
 _UNKNOWN = "?"
 
 
-def schema_template(path: Source, *, target: str, person: str | None = None) -> str:
+def schema_template(
+    path: Any,
+    *,
+    target: str,
+    person: str | None = None,
+    columns: Mapping[str, Kind] | None = None,
+    separator: str | None = None,
+    decimal: str | None = None,
+    query: str | None = None,
+) -> str:
     """Return a schema, as TOML to be filled in, from the names and types of columns alone.
 
     Numbers get the placeholder "?" for low and high, which `Schema.read` refuses until it is
     filled in, or replaced by `bounds = "estimate"`. Text gets 32 hashed buckets, for which no
     value needs to be known; text of at least five words is a bag of words. The column that `person`
-    names holds identifiers.
+    names holds identifiers. What `columns` says of a column goes before its type.
+
+    Args:
+        path, separator, decimal, query: a file, a folder, a database or a frame, as for `read`.
+        target: the column that is to be predicted.
+        person: the column of identifiers.
+        columns: what columns hold, by their names: words such as "mixed" or "number:0..120", or
+            column types.
+
+    Returns:
+        The template.
 
     Guarantee: of the private table, only names, types and shapes are used, which are taken to be
     public. Where a file declares no types, in CSV and JSON lines, they are those of the first
@@ -227,33 +291,48 @@ def schema_template(path: Source, *, target: str, person: str | None = None) -> 
         high = "?"
         <BLANKLINE>
     """
-    types = column_types(path)
+    types = column_types(path, separator=separator, decimal=decimal, query=query)
     _check_column("target", target, types)
     if person is not None:
         _check_column("person", person, [name for name in types if name != target])
+    kinds = column_kinds(columns or {})
+    refuse_unknown(kinds, [name for name in types if name not in (target, person)], target)
     asked = {"low": _UNKNOWN, "high": _UNKNOWN}
     found: dict[str, Any] = asked if types[target] == "number" else {"classes": _UNKNOWN}
     sections = [("target", {"column": target, **found})]
+    options = {"separator": separator, "decimal": decimal}
+    said = {name: mark for name, mark in options.items() if mark is not None}
+    if said:
+        sections.append(("options", said))
     for name, kind in types.items():
         if name != target:
-            found = {"kind": "person"} if name == person else _template(kind)
+            found = (
+                {"kind": "person"}
+                if name == person
+                else _template(name, kinds.get(name, KIND_OF_TYPE.get(kind, kind)))
+            )
             sections.append((f"columns.{key(name)}", found))
     return document(_comment(types[target] == "number"), sections)
 
 
-def _template(kind: str | int) -> dict[str, Any]:
-    unknown = {"low": _UNKNOWN, "high": _UNKNOWN}
+_BOUNDS = {"low": _UNKNOWN, "high": _UNKNOWN}
+# The sections of columns, by a word for what they hold.
+_TEMPLATES: dict[str, dict[str, Any]] = {
+    "number": {"kind": "number", **_BOUNDS},
+    "mixed": {"kind": "mixed", **_BOUNDS},
+    "date": {"kind": "date", **_BOUNDS, "parts": USUAL_PARTS},
+    "category": {"kind": "category", "values": _UNKNOWN, "other": True},
+    "hashed": {"kind": "hashed", "buckets": Hashed().buckets},
+    "text": {"kind": "text", "features": 4096},
+    "ignore": {"kind": "ignore"},
+}
+
+
+def _template(name: str, kind: Kind | int) -> dict[str, Any]:
     if isinstance(kind, int):
-        return {"kind": "matrix", "width": kind, **unknown}
-    if kind == "number":
-        return {"kind": "number", **unknown}
-    if kind == "unknown":
-        return {"kind": "mixed", **unknown}
-    if kind == "date":
-        return {"kind": "date", **unknown, "parts": ["month", "weekday"]}
-    if kind == "words":
-        return {"kind": "text", "features": 4096}
-    return {"kind": "hashed", "buckets": Hashed().buckets}
+        return {"kind": "matrix", "width": kind, **_BOUNDS}
+    made = column_type(name, kind, _TEMPLATES.__getitem__)
+    return made if isinstance(made, dict) else section_of(made)
 
 
 def _comment(number: bool) -> str:

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from privada import tables
+from privada.tables.calendar import PUBLIC_DATES
 from privada.workflows.options import TableOptions
 from privada.workflows.pending_queries import PendingQueries, provisional_schema
 from privada.workflows.table_rows import TableRows
@@ -52,7 +53,7 @@ def findings(rows: TableRows, options: TableOptions, pending: PendingQueries) ->
     if rows.persons is not None:
         counted = f"all rows of {rows.units:,} persons, which column {options.person!r} identifies"
     defaults = pending.queries.defaults
-    uses = {name: _use(kind, name in defaults) for name, kind in schema.columns.items()}
+    uses = {name: _use(name, kind, name in defaults) for name, kind in schema.columns.items()}
     return Findings(counted, _task(schema, pending), uses, _asked(pending))
 
 
@@ -89,7 +90,7 @@ def _bounds(kind: Any, default: bool) -> str:
     return f"from {kind.low:g} to {kind.high:g}{scale}"
 
 
-def _use(kind: Any, default: bool) -> str:
+def _use(name: str, kind: Any, default: bool) -> str:
     if isinstance(kind, tables.Number):
         return f"number {_bounds(kind, default)}"
     if isinstance(kind, tables.Mixed):
@@ -97,7 +98,9 @@ def _use(kind: Any, default: bool) -> str:
         return f"number {_bounds(kind, default)}, {hashed}"
     if isinstance(kind, tables.Date):
         parts = f"; {', '.join(kind.parts)}" if kind.parts else ""
-        return f"date from {kind.low} to {kind.high}{parts}"
+        usual = (kind.low, kind.high) == PUBLIC_DATES
+        others = f', unless --column "{name}=date:FIRST..LAST" says otherwise' if usual else ""
+        return f"date from {kind.low} to {kind.high}{others}{parts}"
     if isinstance(kind, tables.Category):
         return f"one of {len(kind.values):,} values{', or another' if kind.other else ''}"
     if isinstance(kind, tables.Hashed):

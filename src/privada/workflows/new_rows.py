@@ -11,6 +11,7 @@ import numpy as np
 
 from privada import tables
 from privada.core.errors import ArgumentError, DataError
+from privada.tables.cells import ColumnError
 from privada.tables.formats import format_of
 from privada.tables.reading import layout_of
 from privada.tables.schema_file import close_match
@@ -56,6 +57,8 @@ def encode(table: tables.Table, schema: tables.Schema, before: int = 0) -> Any:
     except DataError as error:
         row = _first_wrong(table, schema)
         words = str(error)
+        if isinstance(error, ColumnError):  # whose remedy is for training
+            words = f"{error.fault} Correct it, or leave the cell empty."
     where = "" if row is None else f" The first such row is row {before + row + 1:,}."
     # said outside the handler, where no traceback leads to the cell
     raise DataError(f"{words}{where}")

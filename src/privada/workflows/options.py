@@ -13,9 +13,12 @@ from privada.accounting.ledger import ROW, all_rows_of
 from privada.core.errors import ArgumentError
 from privada.core.validation import integer, printable_text
 from privada.selection.defaults import default_delta
+from privada.tables.kinds import Kind, column_kinds
 
 USUAL_METHOD = "dp-adam-wosm"
 _LISTS = ("classes", "text", "hidden")
+# Fields that an option names for each of several.
+_CALLED = {"class": "classes", "column": "columns"}
 # What a unit is called unless the user says otherwise: without and with a column of persons.
 _RECORD, _PERSON = "record", "person"
 
@@ -29,6 +32,7 @@ class TableOptions:
     schema: str | None = None
     classes: tuple[str, ...] = ()
     text: tuple[str, ...] = ()
+    columns: Mapping[str, Kind] = field(default_factory=dict)
     delta: float | None = None
     method: str | None = None
     model: str = "linear"
@@ -66,6 +70,13 @@ class TableOptions:
             value = getattr(self, name)
             if isinstance(value, os.PathLike):
                 object.__setattr__(self, name, os.fspath(value))
+        object.__setattr__(self, "columns", column_kinds(self.columns))
+        twice = [name for name in self.text if name in self.columns]
+        if twice:
+            raise ArgumentError(
+                f"Expected one of --text and --column for column {twice[0]!r}, got both. Leave one "
+                "out."
+            )
         printable_text("unit", self.unit)
         if self.regression and self.classes:
             raise ArgumentError(
@@ -115,6 +126,10 @@ class TrainOptions(TableOptions):
         schema: the path of a schema, which `draft_schema` drafts.
         classes: the classes that the target can have.
         text: columns of text, to be made bags of words.
+        columns: what columns hold, by their names, where it is not what names and types say: words
+            such as "mixed", "number:0..120", "date:2015-01-01..2025-01-01", "category:yes,no",
+            "hashed:64", "text" or "ignore", or column types such as `pv.tables.Mixed(0, 9)`. What a
+            word leaves open is found as it is for other columns. Changes what a schema says, too.
         delta: the budget's delta, by default the largest power of ten not above n^-1.1.
         method: the name of a method, by default "dp-adam-wosm".
         model: "linear", "mlp" or "module:factory".
@@ -238,7 +253,7 @@ def read_options(
     Args:
         kind: `TrainOptions` or `TuneOptions`.
         config: a TOML file with the names of the options, with dashes or underscores; "class" may
-            stand for "classes".
+            stand for "classes", and "column" for "columns".
         given: options by name. None and empty lists count as not given; names that are not options
             are left out.
 
@@ -257,8 +272,9 @@ def read_options(
     """
     names = {each.name for each in fields(kind)}
     found = {key.replace("-", "_"): value for key, value in _read(config).items()}
-    if "class" in found:  # as the option is called
-        found["classes"] = found.pop("class")
+    for option, name in _CALLED.items():
+        if option in found:
+            found[name] = found.pop(option)
     unknown = sorted(set(found) - names)
     if unknown:
         raise ArgumentError(

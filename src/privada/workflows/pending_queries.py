@@ -1,6 +1,6 @@
 """What is not known of a private table yet, and the charged queries that find it."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
@@ -12,15 +12,13 @@ from privada import tables
 from privada.accounting import Budget, Ledger
 from privada.accounting.events import Tally
 from privada.core.errors import ArgumentError, DataError
+from privada.tables.kinds import KIND_OF_TYPE, usual_type
 from privada.tables.private_bounds import bounds_question
 from privada.tables.private_classes import FAILURE_SHARE, classes_question
 from privada.workflows.options import TableOptions, TrainOptions
 from privada.workflows.table_rows import TableRows, target_name, with_bins
 
 Target = tables.Classes | tables.Range
-
-# Between these a date is placed where nothing is known of a column.
-_DATES = ("1950-01-01", "2050-01-01")
 
 
 @dataclass(frozen=True)
@@ -252,22 +250,17 @@ def _are_zero_and_one(found: tuple[str, ...]) -> bool:
 
 def _schema_of_types(rows: TableRows, options: TableOptions, target: Target) -> tables.Schema:
     """Return a schema from names and types alone; bounds are left to a query."""
-    kinds: dict[str, Callable[[], Any]] = {
-        "number": lambda: tables.Number(bounds="estimate"),
-        "unknown": lambda: tables.Mixed(bounds="estimate"),
-        "date": lambda: tables.Date(*_DATES, parts=("month", "weekday")),
-        "text": tables.Hashed,
-        "words": tables.Text,
-    }
     columns = {}
     for name, kind in rows.types.items():
-        if isinstance(kind, int):
+        if name == options.target:
+            continue
+        said = options.columns.get(name, KIND_OF_TYPE.get(kind, kind))
+        if isinstance(said, int):
             raise ArgumentError(
                 f"Expected a schema for the matrix {name!r}, whose bounds cannot be estimated. "
-                "Draft one: privada schema."
+                f"Draft one: privada schema. --column {name}=ignore leaves it out."
             )
-        if name != options.target:
-            columns[name] = kinds[kind]()
+        columns[name] = usual_type(name, said)
     schema = tables.Schema(target, columns, **options.layout)
     schema = with_bins(schema, options, rows.units)
     return schema if options.person is None else schema.with_person(options.person)

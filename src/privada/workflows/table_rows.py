@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from privada import tables
 from privada.core.errors import ArgumentError, DataError
 from privada.tables.encoding import public_texts
+from privada.tables.kinds import refuse_unknown, usual_type
 from privada.tables.schema import TOLD
 from privada.workflows.options import TableOptions
 from privada.workflows.table_source import same_file, source_name
@@ -23,6 +24,8 @@ _QUERY = (
     "Each row that the query of the database returned follows from one record alone: it does not "
     "group, rank, join or limit records by others."
 )
+
+_SAID = "What {} holds was said without looking at these records."
 
 _Options = TypeVar("_Options", bound=TableOptions)
 
@@ -95,6 +98,8 @@ def read_rows(path: Any, options: TableOptions, known: Path | None = None) -> Ta
         types, said = _types(path, options), (_TYPES,)
         if public is not None:
             schema, said = _schema_of_public_rows(public, options)
+        if options.columns:
+            said = (*said, _SAID.format(", ".join(map(repr, options.columns))))
     if options.query is not None:
         said = (*said, _QUERY)
     persons = None if options.person is None else private.texts(options.person)
@@ -139,6 +144,10 @@ def _given_schema(options: TableOptions, known: Path | None) -> tables.Schema | 
         )
     said = {name: value for name, value in options.layout.items() if value is not None}
     schema = replace(schema, **said)
+    if options.columns:
+        inputs = [name for name in schema.columns if name not in (options.person, schema.person)]
+        refuse_unknown(options.columns, inputs, schema.target.column)
+        schema = replace(schema, columns={**schema.columns, **_kinds(options)})
     return schema if options.person is None else schema.with_person(options.person)
 
 
@@ -221,9 +230,19 @@ def _types(path: Any, options: TableOptions) -> dict[str, str | int]:
     for name in options.text:
         if types.get(name) not in ("text", "words") or name == options.target:
             raise ArgumentError(
-                f"Expected --text to be a column of text other than the target, got {name!r}."
+                f"Expected --text to be a column of text other than the target, got {name!r}. If "
+                f"its first cell is misleading, give --column {name}=text."
             )
+    inputs = [name for name in types if name != options.target]
+    refuse_unknown(options.columns, inputs, options.target)
+    if options.public is None and options.public_rows is None:
+        _kinds(options)
     return types | dict.fromkeys(options.text, "words")
+
+
+def _kinds(options: TableOptions) -> dict[str, Any]:
+    """Return the columns that options say the kind of, with bounds left to a query."""
+    return {name: usual_type(name, kind) for name, kind in options.columns.items()}
 
 
 def _schema_of_public_rows(
@@ -232,7 +251,9 @@ def _schema_of_public_rows(
     """Return a schema from public rows, and what it rests on."""
     target = target_name(options)
     shown = _without_person(public, options.person)
-    drafted = tables.infer_schema(shown, target=target, public=True, regression=options.regression)
+    drafted = tables.infer_schema(
+        shown, target=target, public=True, regression=options.regression, columns=options.columns
+    )
     columns = {**drafted.columns, **{name: tables.Text() for name in options.text}}
     drafted = replace(drafted, columns=columns, **options.layout)
     if options.classes:
