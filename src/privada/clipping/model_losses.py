@@ -68,9 +68,23 @@ class ModelLoss:
             )
         self._problem: str | None = getattr(config, "problem_type", None)
         self._single = getattr(config, "num_labels", None) == 1
-        self.shifted = False
+        # whether labels are those of the next token; whether each is a word of the vocabulary
+        self.shifted = self.of_words = False
         if getattr(base, "main_input_name", "input_ids") == "input_ids":
             self._compare(base, config)
+
+    @property
+    def of_numbers(self) -> bool:
+        """Whether labels are numbers, and the loss their squared error."""
+        return self._problem == "regression" or (self._problem is None and self._single)
+
+    def aligned(self, logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+        """Return logits and the labels that they are for, the classes in the second dimension."""
+        if logits.ndim != 3 or labels.ndim != 2:
+            return logits, labels
+        if self.shifted:
+            logits, labels = logits[:, :-1], labels[:, 1:]
+        return logits.movedim(-1, 1), labels
 
     def __call__(self, output: Any, labels: Any) -> Tensor:
         """Return the average of the examples' losses."""
@@ -80,9 +94,7 @@ class ModelLoss:
         """Return the loss of each example."""
         logits: Tensor = output.logits if hasattr(output, "logits") else output
         if logits.ndim == 3 and labels.ndim == 2:  # a label for each token
-            if self.shifted:
-                logits, labels = logits[:, :-1], labels[:, 1:]
-            return example_losses(functional.cross_entropy, logits.movedim(-1, 1), labels)
+            return example_losses(functional.cross_entropy, *self.aligned(logits, labels))
         if logits.ndim != 2 or labels.ndim not in (1, 2):
             raise ModelError(
                 "Expected logits of shape (examples, classes), with a label for each example, or "
@@ -90,7 +102,7 @@ class ModelLoss:
                 f"{tuple(logits.shape)} and labels of shape {tuple(labels.shape)}. Give the loss "
                 "as a function of (output, labels)."
             )
-        if self._problem == "regression" or (self._problem is None and self._single):
+        if self.of_numbers:
             wanted = labels.reshape(logits.shape).to(logits.dtype)
             return example_losses(functional.mse_loss, logits, wanted)
         if labels.ndim == 2:
@@ -108,6 +120,7 @@ class ModelLoss:
             tokens = torch.arange(_TOKENS, device=device)[None] % words
             output = model.eval()(input_ids=tokens)
             logits = output.logits
+            self.of_words = logits.ndim == 3 and logits.shape[2] == config.vocab_size
             if logits.ndim == 3:
                 labels = tokens.flip(1) % logits.shape[2]
             elif problem == "multi_label_classification":

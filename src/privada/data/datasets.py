@@ -133,7 +133,9 @@ class DatasetRecords:
         rows = self._structure.rows(indices.size)
         for place, index in enumerate(indices.tolist()):
             try:
-                self._structure.put(self._dataset[index], rows, place)
+                item = self._dataset[index]
+                given = item if self._collate is None else self._collate([item])
+                self._structure.put(given, rows, place)
             except Misfit as error:
                 raise DataError(
                     f"Expected public records of one structure, that of the first, got record "

@@ -7,20 +7,26 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from privada.clipping.model_losses import ModelLoss
 from privada.metrics.metric import Metric, numbers
 
 # A class that does not occur still has a logarithm.
 _LEAST = 1e-9
 
 
-def constant_outputs(output: Any, targets: Any) -> Iterator[Tensor]:
+def constant_outputs(output: Any, targets: Any, loss: Any = None) -> Iterator[Tensor]:
     """Yield outputs that a model could give to every record, made from the targets alone.
 
     They are the logarithms of the frequencies of classes, or the means, the medians and the
-    log-odds of numbers. `output` is that of one record, whose shape they have.
+    log-odds of numbers. `output` is that of one record, whose shape they have; of a model of
+    transformers, whose `loss` says so, it has the classes last where each token has a label.
     """
     output = numbers(output)
     if not isinstance(output, Tensor) or not isinstance(targets, Tensor):
+        return
+    if isinstance(loss, ModelLoss) and output.ndim == 3 and targets.ndim == 2:
+        _, labels = loss.aligned(output, targets)
+        yield _log_frequencies(output.movedim(-1, 1), labels).movedim(1, -1)
         return
     several = output.ndim == targets.ndim + 1 and output.shape[1] > 1
     if several and not targets.is_floating_point():

@@ -4,8 +4,10 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from privada.clipping.losses import Loss, example_losses
+from privada.clipping.model_losses import ModelLoss
 from privada.metrics.classification import accuracy
 from privada.metrics.metric import Metric
+from privada.metrics.model_metrics import metrics_of_model
 from privada.metrics.regression import r2
 
 _OF_CLASSES = (
@@ -52,6 +54,8 @@ def loss(function: Loss, name: str = "loss") -> Metric:
 
 def metrics_of(function: Loss) -> tuple[Metric, ...]:
     """Return the metrics that go with a loss: what it is for, then the loss itself."""
+    if isinstance(function, ModelLoss):
+        return metrics_of_model(function)
     own = loss(function)
     kind = type(function) if isinstance(function, nn.Module) else function
     if kind in _OF_CLASSES:

@@ -113,7 +113,7 @@ class Validation:
             refuse_private(given, each)
         metrics = metrics_of(loss) if self.metrics is None else tuple(self.metrics)
         records = load(given)
-        made = PublicEvaluator(model, metrics, records, self.baseline, self.batch_size)
+        made = PublicEvaluator(model, metrics, records, self.baseline, self.batch_size, loss)
         output = numbers(made.output_of_one())
         if isinstance(output, Tensor):
             private_data.check_ranges(records, model, loss, output)
@@ -129,6 +129,7 @@ class PublicEvaluator:
         records: the records.
         baseline: one output for all, None for some that are made from the targets.
         batch_size: how many records run through the model at a time.
+        loss: the loss of the model, which may say how its outputs are laid out.
     """
 
     def __init__(
@@ -138,8 +139,9 @@ class PublicEvaluator:
         records: private_data.Records,
         baseline: Any,
         batch_size: int,
+        loss: Any = None,
     ) -> None:
-        self.metrics = metrics
+        self.metrics, self._loss = metrics, loss
         self._model, self._records, self._given = model, records, baseline
         self._size = batch_size
         self._try()
@@ -215,7 +217,7 @@ class PublicEvaluator:
         if few or not isinstance(one.targets, Tensor):
             return []
         targets = torch.cat([batch.targets for batch in self._batches(self._records.size)])
-        return list(constant_outputs(output, targets))
+        return list(constant_outputs(output, targets, self._loss))
 
 
 def figures_on(

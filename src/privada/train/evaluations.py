@@ -7,7 +7,7 @@ from typing import Any
 
 from privada import data as private_data
 from privada.core.errors import ArgumentError
-from privada.train.public_scores import PublicScores
+from privada.train.public_scores import PublicScores, Validates
 from privada.train.run import Run
 from privada.train.state import TrainState
 from privada.train.stopping import StoppingScores, judge_public
@@ -66,20 +66,24 @@ class Evaluator:
         self._run, self._asked = run, settings.stopping
         charged, validation = settings.charged_stopping, settings.validation
         self._private = None if charged is None else StoppingScores(run, charged)
+        self._loss, self._known = loss, [private, charged and charged.data]
         self._public: PublicScores | None = None
         self.every = 0
         if validation is None:
             return
         self.every = validation.every or -(-run.steps // _USUAL)
-        known = [each for each in (private, charged and charged.data) if each is not None]
-        first = run.parameters
+        self._public = self._on(validation)
+
+    def _on(self, validation: Validates) -> PublicScores:
+        """Return what evaluates the model on public records, which must not be the private ones."""
+        first = self._run.parameters
 
         def load(data: Any) -> private_data.Records:
-            return private_data.load(
-                data, first.dtype, first.device, collate=settings.collate, public=True
-            )
+            collate = self._run.settings.collate
+            return private_data.load(data, first.dtype, first.device, collate=collate, public=True)
 
-        self._public = validation.on(run.model, loss, known, load)
+        known = [each for each in self._known if each is not None]
+        return validation.on(self._run.model, self._loss, known, load)
 
     def after_step(self, state: TrainState) -> tuple[TrainState, list[Evaluation]]:
         """Return the state after a step with the scores that are due, and these.
@@ -107,16 +111,17 @@ class Evaluator:
             return []
         return [self.now(state)]
 
-    def now(self, state: TrainState) -> Evaluation:
+    def now(self, state: TrainState, validation: Validates | None = None) -> Evaluation:
         """Return the public scores of the model as it would be if the run were finished now."""
-        if self._public is None:
+        scores = self._public if validation is None else self._on(validation)
+        if scores is None:
             raise ArgumentError(
                 "Expected a trainer with public records to evaluate on, got one without. Give it "
                 "validation=pv.Validation(data)."
             )
         with self._as_finished(state):
-            values = self._public.values()
-        return Evaluation(state.step, values, dict(self._public.baselines))
+            values = scores.values()
+        return Evaluation(state.step, values, dict(scores.baselines))
 
     def _judged(self, found: Evaluation, state: TrainState) -> TrainState:
         """Return the state with what early stopping by public scores makes of them."""

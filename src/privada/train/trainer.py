@@ -492,16 +492,17 @@ class Trainer:
         """What the model reached while it trained: on the public records, and by charged scores."""
         return tuple(self._evaluations)
 
-    def evaluate(self) -> Evaluation:
-        """Return what the model reaches now on the public records of `validation`.
+    def evaluate(self, validation: Validates | None = None) -> Evaluation:
+        """Return what the model reaches now on public records, by default those of the trainer.
 
         Before the end of the run, it is the model as `finish()` would leave it without
         `restore_best`, which is another one for methods that average.
 
         Raises:
-            ArgumentError: the trainer has no validation.
+            ArgumentError: there is no validation.
+            DataError: the records are the private ones.
         """
-        return self._evaluator.now(self._state)
+        return self._evaluator.now(self._state, validation)
 
     def epsilon(self, delta: float | None = None) -> float:
         """Return the epsilon of everything charged on the ledger, earlier runs included."""

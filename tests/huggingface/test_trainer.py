@@ -2,7 +2,9 @@
 
 import json
 import warnings
+from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -186,8 +188,11 @@ def test_the_loss_of_public_rows_is_that_of_the_model():
     found = made.evaluate(batch_size=4)
     assert found["eval_loss"] == pytest.approx(float(sum(o.loss for o in own)) / 9, rel=1e-5)
     assert found["eval_accuracy"] == pytest.approx(right / 9)
-    logits = made.predict(public.remove_columns("labels"), batch_size=2)
-    torch.testing.assert_close(logits, torch.cat([o.logits for o in own]))
+    logits, labels, figures = made.predict(public.remove_columns("labels"), batch_size=2)
+    np.testing.assert_allclose(logits, torch.cat([o.logits for o in own]), rtol=1e-4, atol=1e-6)
+    assert labels is None
+    assert figures == {}
+    assert made.predict(public).label_ids.tolist() == public["labels"]
     assert made.trainer.ledger.charges() == ()
 
 
@@ -296,7 +301,28 @@ WRONG = {
     "no length": ({"max_length": None}, "Expected max_length"),
     "both": ({"data_collator": ByLongest()}, "got both"),
     "accumulation": ({"gradient_accumulation_steps": 4}, "Raise batch_size"),
-    "arguments": ({"args": object()}, "arguments of PrivateTrainer"),
+    "arguments": (
+        {
+            "args": SimpleNamespace(
+                per_device_train_batch_size=4,
+                gradient_accumulation_steps=8,
+                num_train_epochs=2,
+                learning_rate=1e-4,
+            )
+        },
+        r"DPAdam\(lr=0.0001, clip=1.0\), batch_size=32, epochs=2, budget",
+    ),
+    "a checkpoint's folder": ({"output_dir": "here"}, "save_model"),
+    "several public data sets": (
+        {"eval_dataset": datasets.DatasetDict({"validation": labelled(first=9)})},
+        r"such as rows\['validation'\]",
+    ),
+    "another logger": ({"report_to": "wandb"}, "pv.loggers.Logger"),
+    "no folder for logs": ({"report_to": ["tensorboard"]}, "logging_dir"),
+    "no such figure": (
+        {"eval_dataset": labelled(first=9), "metric_for_best_model": "f1"},
+        "one of the figures accuracy, loss",
+    ),
     "optimisers": ({"optimizers": (None, None)}, "The method is the optimiser"),
     "no rows": ({"train_dataset": datasets.Dataset.from_dict({"input_ids": []})}, "empty"),
     "a stream": ({"train_dataset": iter([])}, "without streaming"),
