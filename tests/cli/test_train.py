@@ -1020,7 +1020,7 @@ def test_how_the_table_is_understood_is_shown_first(folder, train):
     ],
 )
 def test_a_person_is_asked_on_a_terminal_alone(monkeypatch, capsys, terminal, yes, answer, asked):
-    from privada.cli.train import confirmed
+    from privada.cli.printing import confirmed
     from privada.workflows.findings import Findings
 
     calls = []
@@ -1028,6 +1028,6 @@ def test_a_person_is_asked_on_a_terminal_alone(monkeypatch, capsys, terminal, ye
         monkeypatch.setattr(f"sys.{stream}.isatty", lambda: terminal)
     monkeypatch.setattr("typer.confirm", lambda *_, **__: calls.append(1) or answer)
     found = Findings("7 rows", "a number", {"age": "not used"}, "nothing")
-    assert confirmed(yes)(found) is (answer if asked else True)
+    assert confirmed("Train like this?", yes)(found) is (answer if asked else True)
     assert bool(calls) is asked
     assert "age: not used" in capsys.readouterr().out

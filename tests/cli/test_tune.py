@@ -54,6 +54,9 @@ def test_a_search_writes_a_folder(table, tuned):
     result = tuned(*QUICK, "--output", output, "--ledger", table / "l.db")
     assert result.returncode == 0, result.stderr
     assert "PRIVACY STATEMENT" in result.stdout
+    assert result.stdout.startswith(
+        "Records: 300 rows.\nTarget: 'sick', one of the classes no, yes."
+    )
     names = {path.name for path in output.iterdir()}
     assert names == {
         "model.safetensors", "model.json", "schema.toml", "statement.txt", "statement.json",

@@ -254,3 +254,57 @@ def test_columns_of_text_alone_need_no_bounds(folder):
     options = TuneOptions(target="sick", classes=("no", "yes"), **QUICK)
     tuned = tune_table("text.csv", options)
     assert "names and types of the columns are public" in " ".join(tuned.statement.assumptions)
+
+
+def numbers(values):
+    """Return a table whose target is a number."""
+    place = np.arange(ROWS)
+    return tables.Table({"age": place % 50, "kind": values(place)})
+
+
+@pytest.mark.parametrize("said", [{}, {"regression": True}, {"classes": ("0", "1")}], ids=str)
+def test_zero_and_one_are_classes_by_a_query_within_the_declared_price(tmp_path, said):
+    table = numbers(lambda place: (place % 50 > 25).astype(int))
+    asked = replace(ASKED, epochs=1, seed=0, **said)
+    tuned = tune_table(table, asked, tmp_path / "out")
+    target = tuned.schema.target
+    if said:
+        assert isinstance(target, tables.Classes) == ("classes" in said)
+    else:
+        assert target == tables.Classes("kind", ("0", "1"), others="leave-out")
+    with pv.Ledger(tmp_path / "out" / "ledger") as ledger:
+        (run,) = ledger.runs()
+        assert tally_of_run(ledger, run) == ledger.declared(run)
+        queries = tally_of_run(ledger, run, "statistics")
+        assert sum(isinstance(event, events.Failure) for event in queries) == (not said)
+        assert ledger.epsilon() <= 2.0 + 1e-9
+    assert tuned.statement.epsilon <= 2.0
+
+
+def test_a_search_costs_the_same_whatever_the_target_turns_out_to_be(tmp_path):
+    bills, outputs = [], []
+    for name, values in {
+        "classes": lambda place: (place % 50 > 25).astype(int),
+        "number": lambda place: place * 0.37,
+    }.items():
+        tuned = tune_table(numbers(values), replace(ASKED, epochs=1, seed=0), tmp_path / name)
+        outputs.append(tuned.architecture.outputs)
+        with pv.Ledger(tmp_path / name / "ledger") as ledger:
+            bills.append(sorted((str(e), n) for e, n in ledger.totals().items()))
+    assert outputs == [2, 1]
+    assert bills[0] == bills[1]
+
+
+def test_what_was_found_is_said_before_a_search_is_charged(table):
+    said = []
+
+    def no(found):
+        said.append(str(found))
+        assert not list(Path("out").glob("ledger*"))
+        return False
+
+    with pytest.raises(ArgumentError, match="Nothing was charged"):
+        tune_table(table, ASKED, "out", confirm=no)
+    assert not Path("out").exists()
+    assert "'kind', classes that a charged query finds" in said[0]
+    assert "age: number with bounds that a charged query finds" in said[0]

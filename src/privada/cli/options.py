@@ -118,6 +118,9 @@ Decimal = Annotated[
     ),
 ]
 Query = Annotated[str | None, typer.Option(help="Which rows of a database.")]
+Yes = Annotated[
+    bool, typer.Option("--yes", help="Go on without asking whether the table is understood.")
+]
 Seed = Annotated[
     int | None,
     typer.Option(help="Random seed, for experiments: the result is reproducible and not private."),

@@ -1,14 +1,19 @@
 """What commands print: tables and lines that cut nothing, and one line where one is stopped."""
 
-from collections.abc import Iterator, Mapping
+import sys
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import typer
 from rich.cells import cell_len
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
+
+if TYPE_CHECKING:
+    from privada.workflows.findings import Findings
 
 
 def print_table(console: Console, table: Table) -> None:
@@ -35,6 +40,17 @@ def print_metrics(
     for name, value in metrics.items():
         beside = f", baseline {number(baselines[name])}" if name in baselines else ""
         console.print(f"{name}: {number(value)}{beside}", highlight=False)
+
+
+def confirmed(question: str, yes: bool) -> "Callable[[Findings], bool]":
+    """Return what shows how a table is understood, and asks on a terminal whether to go on."""
+
+    def confirm(found: "Findings") -> bool:
+        typer.echo(f"{found}\n")
+        asked = not yes and sys.stdin.isatty() and sys.stdout.isatty()
+        return not asked or typer.confirm(question, default=True)
+
+    return confirm
 
 
 @contextmanager

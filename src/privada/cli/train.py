@@ -1,7 +1,6 @@
 """`privada train`."""
 
 import json
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -9,13 +8,10 @@ import typer
 from rich.console import Console
 
 from privada.cli import options as shared
-from privada.cli.printing import print_line, print_metrics, stoppable
+from privada.cli.printing import confirmed, print_line, print_metrics, stoppable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from privada.workflows import TrainedTable
-    from privada.workflows.findings import Findings
 
 
 def train(
@@ -63,9 +59,7 @@ def train(
     separator: shared.Separator = None,
     decimal: shared.Decimal = None,
     query: shared.Query = None,
-    yes: Annotated[
-        bool, typer.Option("--yes", help="Go on without asking whether the table is understood.")
-    ] = False,
+    yes: shared.Yes = False,
     as_json: shared.AsJson = False,
 ) -> None:
     """Train a model on a private table, and write it to a folder with its privacy statement.
@@ -102,24 +96,13 @@ def train(
             resume=resume,
             progress=False if as_json else None,
             processes=processes,
-            confirm=None if as_json else confirmed(yes),
+            confirm=None if as_json else confirmed("Train like this?", yes),
             callbacks=() if log is None else [logger_for(log)],
         )
     if as_json:
         typer.echo(json.dumps(trained.to_dict(), indent=2))
     else:
         show(trained, Console())
-
-
-def confirmed(yes: bool) -> "Callable[[Findings], bool]":
-    """Return what shows how a table is understood, and asks on a terminal whether to go on."""
-
-    def confirm(found: "Findings") -> bool:
-        typer.echo(f"{found}\n")
-        asked = not yes and sys.stdin.isatty() and sys.stdout.isatty()
-        return not asked or typer.confirm("Train like this?", default=True)
-
-    return confirm
 
 
 def show(trained: "TrainedTable", console: Console) -> None:

@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.table import Table
 
 from privada.cli import options as shared
-from privada.cli.printing import print_line, print_metrics, print_table, stoppable
+from privada.cli.printing import confirmed, print_line, print_metrics, print_table, stoppable
 
 if TYPE_CHECKING:
     from privada.workflows import TunedTable
@@ -73,6 +73,7 @@ def tune(
     separator: shared.Separator = None,
     decimal: shared.Decimal = None,
     query: shared.Query = None,
+    yes: shared.Yes = False,
     as_json: shared.AsJson = False,
 ) -> None:
     """Choose hyperparameters on a private table, at a price that is charged before the first run.
@@ -113,6 +114,7 @@ def tune(
             folder,
             resume=resume,
             progress=not as_json and sys.stdout.isatty(),
+            confirm=None if as_json else confirmed("Tune like this?", yes),
         )
     if as_json:
         typer.echo(json.dumps(tuned.to_dict(), indent=2))

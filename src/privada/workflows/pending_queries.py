@@ -15,7 +15,7 @@ from privada.core.errors import ArgumentError, DataError
 from privada.tables.kinds import KIND_OF_TYPE, usual_type
 from privada.tables.private_bounds import bounds_question
 from privada.tables.private_classes import FAILURE_SHARE, classes_question
-from privada.workflows.options import TableOptions, TrainOptions
+from privada.workflows.options import TableOptions
 from privada.workflows.table_rows import TableRows, target_name, with_bins
 
 Target = tables.Classes | tables.Range
@@ -101,8 +101,8 @@ def pending_queries(
     schema = provisional_schema(rows, options, target)
     unit = None if options.person is None else options.unit
     number = rows.schema is None and target == _estimated_range(options)
-    # a search declares how its scores are taken before it asks
-    undecided = number and not options.regression and isinstance(options, TrainOptions)
+    # what a run or a search is charged does not depend on which of the two it is
+    undecided = number and not options.regression
     if undecided:
         asked = target_name(options)
         with suppress(DataError):  # with too few records to ask, it stays a number

@@ -4,6 +4,7 @@ import json
 import math
 import os
 import warnings
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ from privada.report.entries import with_baselines
 from privada.selection.candidates import Candidate
 from privada.selection.prices import in_each_way
 from privada.selection.search import Selection, dry_run_search, select
+from privada.workflows.findings import Findings
 from privada.workflows.folders import RunFolder, default_output, writing
 from privada.workflows.options import USUAL_METHOD, TuneOptions
 from privada.workflows.pending_queries import TrainingData
@@ -163,6 +165,7 @@ def tune_table(
     *,
     resume: bool = False,
     progress: bool = False,
+    confirm: Callable[[Findings], bool] | None = None,
 ) -> TunedTable:
     """Choose settings on a private table, at a price that is paid before the first look.
 
@@ -177,6 +180,8 @@ def tune_table(
         resume: go on with the stopped search in `output`, on its ledger. What was answered is not
             asked again, and what was paid for is not charged again.
         progress: show a bar.
+        confirm: is told what a new search makes of the table, before anything is charged, and says
+            whether to go on.
 
     Returns:
         The best model, its settings and what it cost to find.
@@ -248,7 +253,7 @@ def tune_table(
             folder.checkpoint.unlink(missing_ok=True)
         return tuned
 
-    return run_on_table(source, options, place, Work(planned, done), resume=resume)
+    return run_on_table(source, options, place, Work(planned, done), resume=resume, confirm=confirm)
 
 
 def _factory(options: TuneOptions, data: TrainingData) -> CandidateFactory:
