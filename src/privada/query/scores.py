@@ -15,26 +15,20 @@ from privada.accounting import events
 from privada.clipping import Batch
 from privada.clipping.calling import call, output_tensors
 from privada.clipping.dependence import Dependence
-from privada.clipping.labels import NOBODY, SEVERAL
+from privada.clipping.labels import SEVERAL
 from privada.clipping.losses import Loss, example_losses
 from privada.clipping.probes import refuse_mixing_models
-from privada.clipping.reads import without_reads
+from privada.clipping.record_by_record import CHUNK, RecordByRecord, keeps_apart
 from privada.clipping.scores import bounded_sum
 from privada.core.deprecation import renamed
 from privada.core.errors import ArgumentError, ModelError
 from privada.core.hidden_streams import HiddenStreams, hidden_generator
 from privada.core.randomness import RandomSource, SecureSource
-from privada.core.silence import pass_on_signals, settings_kept, silenced
+from privada.core.silence import silenced
 from privada.core.state import HeldState
 from privada.core.validation import positive, real
-from privada.data.padding import Padding, find_padding
 from privada.noise import GaussianNoise
 from privada.query.account import Account
-
-# How many records run through the model at a time: so few that dummy examples in as large a batch
-# have labels of their own beside those of a smaller one.
-_CHUNK = 248
-_MULTIPLE = 8
 
 
 @dataclass(frozen=True)
@@ -121,7 +115,7 @@ class Score:
             ) from error
         outputs, found = self._check_alone(model, example)
         self._check_reach(outputs, example.targets)
-        if not self.keeps_apart(model, example, _CHUNK):
+        if not self.keeps_apart(model, example, CHUNK):
             warnings.warn(
                 f"The model or the score {self.name!r} cannot be followed through a batch, so "
                 "records are scored one at a time: slower, but as private.",
@@ -201,25 +195,7 @@ class Score:
         Dummy examples are followed number by number, in a small batch and in one of that size, as
         for training. Where a value is read, or no rule knows, it is not known.
         """
-        sizes = example.size, most
-        batches = [example.at(torch.arange(size) * example.size // size) for size in sizes]
-        found: list[Tensor] = []
-        try:
-            with torch.no_grad(), torch.random.fork_rng(devices=[]), (seen := Dependence()):
-                for batch, first in zip(batches, (1, 1 + example.size), strict=True):
-                    for values in tree_leaves((batch.inputs, batch.targets)):
-                        seen.own(values, first)
-                    with without_reads():
-                        outputs = call(model, batch.inputs)
-                        found.append(self.each(outputs, batch.targets))
-            for size, first, each in zip(sizes, (1, 1 + example.size), found, strict=True):
-                labels = seen.labels(each)
-                own = torch.arange(first, first + size, dtype=torch.uint8)
-                if labels is not None and bool(((labels != NOBODY) & (labels != own)).any()):
-                    return False
-        except Exception:  # it reads values, or cannot be followed
-            return False
-        return True
+        return keeps_apart(lambda b: self.each(call(model, b.inputs), b.targets), example, most)
 
 
 def _row(values: Any, index: int) -> Any:
@@ -358,27 +334,28 @@ class Scorer:
         utility = float(release.gradient[0])
         return NoisyScore(self._score.from_utility(utility), release.noise_std / self._population)
 
-    def _padding(self, model: nn.Module) -> Padding:
-        """Return how batches are filled up, so that no record changes the last bits of others.
+    def _each(self, model: nn.Module) -> RecordByRecord:
+        """Return what finds the utility of each record by itself."""
 
-        Where records may touch each other, each is scored by itself.
-        """
-        example = data.dummy_batch(self._records).dense()
-        expected = int(self._population) * self._units.rows_per_unit  # public, and so is its use
-        most = min(_CHUNK, (expected // _MULTIPLE + 1) * _MULTIPLE)
-        room = most if self._score.keeps_apart(model, example, most) else 1
-        return find_padding(
-            example, lambda batch: output_tensors(call(model, batch.inputs)), room, expected
+        def utilities(batch: Batch) -> Tensor:
+            outputs = tree_map(lambda v: v[: batch.size], call(model, batch.inputs))
+            return self._score.utilities(outputs, batch.without_dummies().targets)
+
+        return RecordByRecord(
+            utilities,
+            data.dummy_batch(self._records).dense(),
+            factors=lambda batch: output_tensors(call(model, batch.inputs)),
+            expected=int(self._population) * self._units.rows_per_unit,  # public
         )
 
     def _utilities(self, model: nn.Module, streams: HiddenStreams) -> Iterator[Tensor]:
         """Yield the utilities of all units; a record that fails counts as the worst."""
-        padding = self._padding(model)
-        count = max(1, _CHUNK // self._units.rows_per_unit)
+        each = self._each(model)
+        count = max(1, CHUNK // self._units.rows_per_unit)
         for start in range(0, self._units.size, count):
             units = np.arange(start, min(start + count, self._units.size))
             rows, owners = self._units.rows(units, self._sampling_rng)
-            utilities, places = self._of_rows(model, rows, padding, streams)
+            utilities, places = self._of_rows(each, rows, streams)
             if owners is None:
                 yield utilities
             else:
@@ -396,40 +373,14 @@ class Scorer:
         return totals / torch.from_numpy(counts).to(device)
 
     def _of_rows(
-        self, model: nn.Module, rows: data.Indices, padding: Padding, streams: HiddenStreams
+        self, each: RecordByRecord, rows: data.Indices, streams: HiddenStreams
     ) -> tuple[Tensor, data.Indices]:
         """Return the utilities of the records that do not fail, and their places among `rows`."""
         batch, found = self._records.read(rows, streams)
-        if batch is None:
-            return torch.zeros(0, dtype=torch.float64), found
-        batch = batch.dense()
-        utilities = self._of(model, batch, padding)
-        if utilities is not None:
-            return utilities, found
-        singles = [self._of(model, one, padding) for one in batch.chunks(1)]
-        fine = [place for place, one in enumerate(singles) if one is not None]
-        if not fine:
-            return torch.zeros(0, dtype=torch.float64), found[:0]
-        # as if those that fail had never been there
-        utilities = self._of(model, batch.at(torch.tensor(fine)), padding)
+        utilities, fine = (None, found) if batch is None else each.of(batch.dense())
         if utilities is None:
-            utilities = torch.cat([one for one in singles if one is not None])
+            return torch.zeros(0, dtype=torch.float64), found[:0]
         return utilities, found[fine]
-
-    def _of(self, model: nn.Module, batch: Batch, padding: Padding) -> Tensor | None:
-        try:
-            with settings_kept():
-                chunks = batch.chunks(padding.most)
-                parts = [self._utilities_of(model, padding.fill(part)) for part in chunks]
-            utilities = torch.cat(parts)
-            return utilities if utilities.shape == (batch.size,) else None
-        except BaseException as error:  # whatever a record makes a model raise tells of it
-            pass_on_signals(error)
-            return None
-
-    def _utilities_of(self, model: nn.Module, batch: Batch) -> Tensor:
-        outputs = tree_map(lambda v: v[: batch.size], call(model, batch.inputs))
-        return self._score.utilities(outputs, batch.without_dummies().targets)
 
 
 def public_score(score: Score, model: nn.Module, records: data.Records) -> float:
@@ -438,8 +389,8 @@ def public_score(score: Score, model: nn.Module, records: data.Records) -> float
     model.eval()
     try:
         with torch.no_grad():
-            for start in range(0, records.size, _CHUNK):
-                some = records.fetch(np.arange(start, min(start + _CHUNK, records.size))).dense()
+            for start in range(0, records.size, CHUNK):
+                some = records.fetch(np.arange(start, min(start + CHUNK, records.size))).dense()
                 utilities = score.utilities(call(model, some.inputs), some.targets)
                 total += float(utilities.double().nan_to_num(nan=0.0).clamp(0.0, score.span).sum())
     finally:
