@@ -20,6 +20,7 @@ WHAT = {
     "objective": "what is added to the loss",
     "preconditioning": "scales, and where they come from",
     "clipping": "the engine, clips",
+    "features": "images, public encoders",
     "noise": "sources, schedules",
     "mechanism": "all of these, priced",
     "query": "account, one file for each look",

@@ -14,6 +14,7 @@ PACKAGES = (
     "privada.audit",
     "privada.clipping",
     "privada.execute",
+    "privada.features",
     "privada.federated",
     "privada.huggingface",
     "privada.loggers",

@@ -31,6 +31,7 @@ PARTS = (
     pv,
     pv.accounting,
     pv.clipping,
+    pv.features,
     pv.loggers,
     pv.metrics,
     pv.preconditioning,

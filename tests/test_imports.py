@@ -23,6 +23,7 @@ ORDER = [
     {"preconditioning"},
     {"geometry"},
     {"clipping"},
+    {"features"},
     {"noise"},
     {"mechanism"},
     {"query"},

@@ -45,7 +45,7 @@ def refuse_mixing_models(
     batch = batch.dense()
     own = _copied(model)
     for training in modes:
-        with _in_mode(own, training):
+        with in_mode(own, training):
             _Probe(own, batch, training).run()
 
 
@@ -58,8 +58,8 @@ def _copied(model: nn.Module) -> nn.Module:
 
 
 @contextmanager
-def _in_mode(model: nn.Module, training: bool) -> Iterator[None]:
-    """Set the mode of the modules, other than those frozen in evaluation mode; put it back."""
+def in_mode(model: nn.Module, training: bool) -> Iterator[None]:
+    """Set evaluation mode, unless the modes are to stay as they are; put them back."""
     before = [(module, module.training) for module in model.modules()]
     try:
         if not training:

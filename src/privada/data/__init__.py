@@ -1,6 +1,6 @@
 """The private records, and which of them belong to one unit of privacy."""
 
-from privada.data.columns import Column, ColumnRecords, DenseColumn, SparseColumn
+from privada.data.columns import Column, ColumnRecords, ComputedRows, DenseColumn, SparseColumn
 from privada.data.datasets import DatasetRecords, Part, pad_to
 from privada.data.loading import check_ranges, dummy_batch, load, readers_of
 from privada.data.records import Collate, Indices, Records, Transform
@@ -10,6 +10,7 @@ __all__ = [
     "Collate",
     "Column",
     "ColumnRecords",
+    "ComputedRows",
     "DatasetRecords",
     "DenseColumn",
     "GroupedUnits",

@@ -20,6 +20,14 @@ from privada.data.records import Indices
 _CHECKED = 1 << 22
 
 
+class ComputedRows(np.ndarray[Any, np.dtype[np.float32]]):
+    """Inputs that were computed of records, each of its own.
+
+    A row that is not finite is of a record on which that failed. It is not refused as others are,
+    since that would tell of the record: its gradient is not finite, and counts as zero.
+    """
+
+
 class Column(Protocol):
     """One side of a pair: the inputs or the targets of all records."""
 
@@ -188,7 +196,8 @@ def column_of(name: str, values: Any, dtype: torch.dtype, device: torch.device) 
         )
     if tensor.ndim == 0:
         raise DataError(f"Expected {name} to have one row per record, got a single number.")
-    if tensor.is_floating_point() and not _finite(tensor):
+    computed = isinstance(values, ComputedRows)
+    if tensor.is_floating_point() and not computed and not _finite(tensor):
         raise DataError(_not_finite(name))
     return DenseColumn(_as_model_type(tensor.detach(), dtype, device))
 

@@ -42,12 +42,19 @@ class PrivateClassifier(ClassifierMixin, PrivateEstimator):  # type: ignore[misc
         progress: show a bar.
         rows_per_unit: with `fit(X, y, groups=...)`, how many rows of a person a step looks at, at
             most; 8 by default.
+        features: a torch module that each row goes through before the model, in training and in
+            prediction, such as `pv.features.Scattering2D`, or an encoder that was trained on public
+            data. It takes rows of numbers, within the bounds, and begins with `nn.Unflatten(1, (3,
+            32, 32))` to make images of them; its weights stay as they are.
+        cache: a folder in which the features of the private rows are kept, as for
+            `pv.features.extract`. None keeps them in memory during the fit.
 
     Attributes:
         statement_: what was promised, what it cost and what it rests on.
         epsilon_: the epsilon of everything on the ledger when the fit was done. Of an ensemble, the
             ledger has the sum.
-        model_: the torch module. classes_, n_features_in_, history_ and others as usual.
+        model_: the torch module, features included. classes_, n_features_in_, history_ and others
+            as usual.
 
     Guarantee: the fitted estimator is (epsilon, delta)-differentially private as `statement_` says.
     Without a ledger, no second fit in the process looks at the same rows, and none of the estimator
@@ -95,12 +102,14 @@ class PrivateClassifier(ClassifierMixin, PrivateEstimator):  # type: ignore[misc
         unit: str = "record",
         progress: bool = False,
         rows_per_unit: int | None = None,
+        features: nn.Module | None = None,
+        cache: str | os.PathLike[str] | None = None,
     ) -> None:
         super().__init__(
             epsilon, delta=delta, method=method, model=model, hidden=hidden, bounds=bounds,
             batch_size=batch_size, epochs=epochs, lr=lr, clip=clip, ledger=ledger,
             preprocessing=preprocessing, seed=seed, unit=unit, progress=progress,
-            rows_per_unit=rows_per_unit,
+            rows_per_unit=rows_per_unit, features=features, cache=cache,
         )  # fmt: skip
         self.classes = classes
 

@@ -24,6 +24,7 @@ from privada.core.hidden_streams import hidden_generator
 from privada.core.randomness import make_source
 from privada.core.validation import integer, one_of
 from privada.data import units_of
+from privada.features import Scattering2D, extract
 from privada.methods import Method
 from privada.models import Architecture
 from privada.scikit_learn import upstream
@@ -34,7 +35,8 @@ from privada.selection.planning import default_delta
 from privada.train.charges import open_ledger
 from privada.train.trainer import Trainer
 
-_CHUNK = 8192
+# Rows that are predicted at a time, and with an encoder before the model.
+_CHUNK, _ENCODED = 8192, 256
 # Up to so many values, 1 GiB of them, sparse rows are made dense at once.
 _DENSE = 1 << 28
 
@@ -68,6 +70,8 @@ class PrivateEstimator(CloneFamily, BaseEstimator):  # type: ignore[misc]
         unit: str = "record",
         progress: bool = False,
         rows_per_unit: int | None = None,
+        features: nn.Module | None = None,
+        cache: str | os.PathLike[str] | None = None,
     ) -> None:
         self.epsilon, self.delta = epsilon, delta
         self.method, self.model, self.hidden = method, model, hidden
@@ -76,6 +80,7 @@ class PrivateEstimator(CloneFamily, BaseEstimator):  # type: ignore[misc]
         self.preprocessing, self.seed = preprocessing, seed
         self.unit, self.progress = unit, progress
         self.rows_per_unit = rows_per_unit
+        self.features, self.cache = features, cache
 
     # ------------------------------------------------------------------ fitting
 
@@ -95,12 +100,16 @@ class PrivateEstimator(CloneFamily, BaseEstimator):  # type: ignore[misc]
         targets = self._scaled_targets(targets)
         chosen = self._settings(records, numbers=outputs == 1)
         hidden = self._widths() if self.model == "mlp" else ()
-        self.architecture_ = Architecture(self.model, int(inputs.shape[1]), outputs, hidden)
-        with hidden_generator(make_source(seed, "weights"), torch.device("cpu")):
-            module = self.architecture_.build()
         budget = Budget(self.epsilon, default_delta(records) if self.delta is None else self.delta)
         data = self._scaled_pair(inputs, targets)
         with self._account(seen, budget) as (ledger, others):
+            width = int(inputs.shape[1])
+            if self.features is not None:
+                data = extract(self.features, data, cache=self.cache)
+                width = data[0].shape[1]
+            self.architecture_ = Architecture(self.model, width, outputs, hidden)
+            with hidden_generator(make_source(seed, "weights"), torch.device("cpu")):
+                module = self.architecture_.build()
             trainer = Trainer(
                 module,
                 loss,
@@ -115,6 +124,8 @@ class PrivateEstimator(CloneFamily, BaseEstimator):  # type: ignore[misc]
                 groups=groups,
                 rows_per_unit=rows_per_unit,
             ).fit(progress=self.progress)
+        if self.features is not None:
+            module = nn.Sequential(deepcopy(self.features), nn.Flatten(), module)
         self.model_ = module.eval()
         self.method_, self.batch_size_ = chosen.method, chosen.batch_size
         self.n_steps_, self.noise_multiplier_ = trainer.steps, trainer.noise_multiplier
@@ -126,11 +137,20 @@ class PrivateEstimator(CloneFamily, BaseEstimator):  # type: ignore[misc]
             assumptions=(
                 *said.assumptions,
                 *prepared,
+                *self._encoder_in_words(),
                 *map(_elsewhere, others),
                 *self._as_of_now(),
             ),
         )
         self.epsilon_ = self.statement_.epsilon
+
+    def _encoder_in_words(self) -> list[str]:
+        if self.features is None or isinstance(self.features, Scattering2D):
+            return []
+        return [
+            f"Features were computed by {type(self.features).__name__}, which was made without "
+            "these records."
+        ]
 
     def _as_of_now(self) -> list[str]:
         if self.ledger is None:
@@ -251,14 +271,18 @@ class PrivateEstimator(CloneFamily, BaseEstimator):  # type: ignore[misc]
         """Return what the model makes of each row, computed in a type."""
         check_is_fitted(self, "model_")
         checked = self._checked(inputs, reset=False)
-        model = self.model_ if dtype == torch.float32 else deepcopy(self.model_).to(dtype)
+        model, encoder, chunk = self.model_, None, _CHUNK
+        if isinstance(model, nn.Sequential) and self.features is not None:
+            encoder, model, chunk = model[:-1], model[-1], _ENCODED
+        model = model if dtype == torch.float32 else deepcopy(model).to(dtype)
         found = []
         with torch.no_grad():
-            for start in range(0, checked.shape[0], _CHUNK):
-                some = checked[start : start + _CHUNK]
+            for start in range(0, checked.shape[0], chunk):
+                some = checked[start : start + chunk]
                 dense = some.toarray() if hasattr(some, "toarray") else some
-                scaled = np.ascontiguousarray(self._scaled(dense))
-                found.append(model(torch.from_numpy(scaled).to(dtype)).numpy())
+                rows = torch.from_numpy(np.ascontiguousarray(self._scaled(dense)))
+                rows = rows if encoder is None else encoder(rows)
+                found.append(model(rows.to(dtype)).numpy())
         return np.concatenate(found)
 
     def __sklearn_tags__(self) -> Any:

@@ -29,7 +29,8 @@ class PrivateRegressor(RegressorMixin, PrivateEstimator):  # type: ignore[misc]
             them and mapped to [-1, 1] for training, and predictions mapped back. None takes
             targets as they are, which suits targets of about unit size.
         epsilon, delta, method, model, hidden, bounds, batch_size, epochs, lr, clip, ledger,
-            preprocessing, seed, unit, progress, rows_per_unit: as for `PrivateClassifier`.
+            preprocessing, seed, unit, progress, rows_per_unit, features, cache: as for
+            `PrivateClassifier`.
 
     Attributes, guarantee and edge cases: as for `PrivateClassifier`.
 
@@ -64,12 +65,14 @@ class PrivateRegressor(RegressorMixin, PrivateEstimator):  # type: ignore[misc]
         unit: str = "record",
         progress: bool = False,
         rows_per_unit: int | None = None,
+        features: nn.Module | None = None,
+        cache: str | os.PathLike[str] | None = None,
     ) -> None:
         super().__init__(
             epsilon, delta=delta, method=method, model=model, hidden=hidden, bounds=bounds,
             batch_size=batch_size, epochs=epochs, lr=lr, clip=clip, ledger=ledger,
             preprocessing=preprocessing, seed=seed, unit=unit, progress=progress,
-            rows_per_unit=rows_per_unit,
+            rows_per_unit=rows_per_unit, features=features, cache=cache,
         )  # fmt: skip
         self.target_bounds = target_bounds
 
