@@ -41,7 +41,7 @@ def test_bins_of_what_is_not_a_number():
 def test_the_noise_has_the_standard_deviation_that_is_charged_for():
     # no value is a number, so that the release is noise alone
     draws = [
-        release_bounds(query(1, 3.0, seed=seed), lambda: [np.array([np.nan])] * 2)
+        release_bounds(query(1, 3.0, seed=seed), lambda: [[np.array([np.nan])] * 2])
         for seed in range(40)
     ]
     expected = 3.0 * math.sqrt(2)
@@ -55,7 +55,7 @@ def test_the_noise_has_the_standard_deviation_that_is_charged_for():
 def test_noise_is_added_to_the_right_counts_and_is_fresh():
     def counts():
         columns = [np.full(90, 3.0), np.full(90, -0.3)]
-        return release_bounds(query(90, 0.5), lambda: columns).value.numpy()
+        return release_bounds(query(90, 0.5), lambda: [columns]).value.numpy()
 
     first, second = counts().reshape(2, BINS), counts().reshape(2, BINS)
     assert first[0].argmax() == power_bins(np.array([3.0]))[0]

@@ -51,7 +51,7 @@ def sums(monkeypatch):
 
 
 def look_for_bounds(values, groups, seed):
-    release_bounds(query(groups, seed), lambda: list(values.T))
+    release_bounds(query(groups, seed), lambda: [list(values.T)])
 
 
 def look_for_medians(values, groups, seed):
@@ -117,7 +117,7 @@ def test_a_person_with_a_class_in_every_row_adds_one_class_at_most(rows, sums):
     texts = ["common"] * 50
 
     def counts(texts, groups):
-        release_classes(query(groups), lambda: texts, failure=1e-6)
+        release_classes(query(groups), lambda: [Table({"y": texts}).coded("y")], failure=1e-6)
         return sums[-1]
 
     before, most = counts(texts, others)
@@ -139,7 +139,7 @@ def test_a_class_of_one_person_with_many_rows_is_not_told_of():
 def test_rows_of_a_person_are_chosen_afresh_and_evenly(sums):
     values, groups = np.array([[1.0], [1000.0]]), ["ann", "ann"]
     for seed in range(400):
-        release_bounds(query(groups, seed), lambda: list(values.T))
+        release_bounds(query(groups, seed), lambda: [list(values.T)])
     places = Counter(int(total.argmax()) for total, _ in sums)
     assert sorted(total.sum() for total, _ in sums) == [1.0] * 400
     # a fair coin, 400 times: five standard deviations are 50

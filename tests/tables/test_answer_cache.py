@@ -31,7 +31,7 @@ class Mortal(Table):
     def numbers(self, *_, **__):
         raise Killed
 
-    def texts(self, name):
+    def coded(self, name):
         raise Killed
 
 

@@ -88,7 +88,7 @@ def test_the_threshold_is_where_it_is_said_to_be(margin, shown):
 
 def test_classes_are_paid_for_before_a_value_is_read():
     class Unread(Table):
-        def texts(self, name):
+        def coded(self, name):
             raise AssertionError("a value was read")
 
     unread = Unread({"y": ["a"] * 5000})

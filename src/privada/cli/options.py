@@ -121,6 +121,21 @@ Query = Annotated[str | None, typer.Option(help="Which rows of a database.")]
 Yes = Annotated[
     bool, typer.Option("--yes", help="Go on without asking whether the table is understood.")
 ]
+Stream = Annotated[
+    bool | None,
+    typer.Option(
+        "--stream/--no-stream",
+        help="Keep rows and features on disk while it runs, or in memory. Default: on disk where "
+        "they would take too much memory. The result is the same.",
+    ),
+]
+Scratch = Annotated[
+    str | None,
+    typer.Option(
+        help="Folder for rows and features on disk: in files without a name, gone at the end. "
+        "Default: the folder that --output is in."
+    ),
+]
 Seed = Annotated[
     int | None,
     typer.Option(help="Random seed, for experiments: the result is reproducible and not private."),

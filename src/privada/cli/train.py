@@ -59,6 +59,8 @@ def train(
     separator: shared.Separator = None,
     decimal: shared.Decimal = None,
     query: shared.Query = None,
+    stream: shared.Stream = None,
+    scratch: shared.Scratch = None,
     yes: shared.Yes = False,
     as_json: shared.AsJson = False,
 ) -> None:

@@ -5,14 +5,14 @@ values before any charge, as other checks of a set-up do, so it is made to tell 
 it says yes or no, and yes only if more than half of a table is in the other one, beyond chance.
 """
 
-from collections import Counter
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from hashlib import blake2b
 from typing import Any
 
 import numpy as np
 import scipy.sparse
 import torch
+from numpy.typing import NDArray
 from scipy.stats import binom
 from torch import Tensor
 from torch.utils.data import Subset, TensorDataset
@@ -27,27 +27,44 @@ _SHARE = 0.5
 _CHANCE = 1e-6
 # How many rows are hashed at a time.
 _CHUNK = 4096
+# Bytes of a digest.
+_BYTES = 16
+
+Counted = tuple[NDArray[np.bytes_], NDArray[np.int64]]
 
 
-def are_shared(public: Sequence[Hashable], private: Sequence[Hashable]) -> bool:
+def row_digest(row: bytes) -> bytes:
+    """Return what stands for a row: as many bytes for each, and no two rows have the same."""
+    return blake2b(row, digest_size=_BYTES).digest()
+
+
+def are_shared(public: Iterable[bytes], private: Iterable[bytes]) -> bool:
     """Return whether rows are the same, or most of one side are from the other, beyond chance.
 
-    How many rows of an independent table would be found by chance is estimated from how many rows
-    of a table have a twin in it (Good, 1953), so that tables with few different rows are not taken
-    for copies of each other.
+    Rows are given by their digests. How many rows of an independent table would be found by chance
+    is estimated from how many rows of a table have a twin in it (Good, 1953), so that tables with
+    few different rows are not taken for copies of each other.
     """
-    ours, theirs = Counter(public), Counter(private)
-    if ours == theirs:
+    ours, theirs = _counted(public), _counted(private)
+    if all(np.array_equal(mine, other) for mine, other in zip(ours, theirs, strict=True)):
         return True
     return _taken_from(ours, theirs) or _taken_from(theirs, ours)
 
 
-def _taken_from(some: Counter[Hashable], source: Counter[Hashable]) -> bool:
-    common = sum(row in source for row in some)
-    if common < _FEWEST:
+def _counted(rows: Iterable[bytes]) -> Counted:
+    """Return the different digests, and how often each is there."""
+    held = bytearray()
+    for row in rows:
+        held += row
+    return np.unique(np.frombuffer(held, f"S{_BYTES}"), return_counts=True)
+
+
+def _taken_from(some: Counted, source: Counted) -> bool:
+    found = np.isin(some[0], source[0], assume_unique=True)
+    if np.count_nonzero(found) < _FEWEST:
         return False
-    rows, new = some.total(), sum(n for row, n in some.items() if row not in source)
-    single = sum(n == 1 for n in source.values()) / source.total()
+    rows, new = int(some[1].sum()), int(some[1][~found].sum())
+    single = np.count_nonzero(source[1] == 1) / int(source[1].sum())
     if new >= (1 - _SHARE) * single * rows:
         return False
     return bool(binom.cdf(new, rows, single) < _CHANCE)
@@ -85,7 +102,8 @@ def _same_places(public: Any, private: Any) -> bool:
     ours, theirs = _pair(public), _pair(private)
     if ours is None or theirs is None:
         return False
-    return not _addresses(ours[0]).isdisjoint(_addresses(theirs[0]))
+    few, many = sorted((_addresses(ours[0]), _addresses(theirs[0])), key=len)
+    return any(place in many for place in few)
 
 
 def _indices(data: Any) -> tuple[Any, set[int] | None]:
@@ -98,7 +116,7 @@ def _indices(data: Any) -> tuple[Any, set[int] | None]:
     return data, None if places is None else set(places)
 
 
-def _addresses(values: Any) -> set[int]:
+def _addresses(values: Any) -> range:
     """Return where each row is in memory."""
     if isinstance(values, Tensor) and values.layout == torch.strided and values.ndim:
         start, step, count = (
@@ -109,8 +127,8 @@ def _addresses(values: Any) -> set[int]:
     elif isinstance(values, np.ndarray) and values.ndim and values.size:
         start, step, count = values.ctypes.data, values.strides[0], len(values)
     else:
-        return set()
-    return set() if step == 0 or start == 0 else {start + step * row for row in range(count)}
+        return range(0)
+    return range(0) if step == 0 or start == 0 else range(start, start + step * count, step)
 
 
 def _same_content(public: Any, private: Any) -> bool:
@@ -118,7 +136,7 @@ def _same_content(public: Any, private: Any) -> bool:
     if ours is None or theirs is None:
         return False
     try:
-        return are_shared(list(_digests(*ours)), list(_digests(*theirs)))
+        return are_shared(_digests(*ours), _digests(*theirs))
     except (TypeError, ValueError, RuntimeError, OverflowError):
         return False  # what is no array is refused elsewhere, in better words
 
@@ -130,7 +148,7 @@ def _digests(inputs: Any, targets: Any) -> Iterator[bytes]:
     for start in range(0, rows, _CHUNK):
         parts = [_rows(side[start : start + _CHUNK]) for side in (inputs, targets)]
         for row, target in zip(*parts, strict=True):
-            yield blake2b(row.tobytes() + target.tobytes(), digest_size=16).digest()
+            yield row_digest(row.tobytes() + target.tobytes())
 
 
 def _is_sparse(values: Any) -> bool:

@@ -101,7 +101,9 @@ class SparseColumn:
 
     def finite(self) -> bool:
         """Return whether every value is finite."""
-        return bool(np.isfinite(self._values.data).all())
+        data = self._values.data  # some at a time: they may be those of a file
+        starts = range(0, len(data), _CHECKED)
+        return all(bool(np.isfinite(data[start : start + _CHECKED]).all()) for start in starts)
 
     def bounds(self) -> tuple[float, float]:
         """Return the least and the greatest value."""

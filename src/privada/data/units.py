@@ -131,6 +131,11 @@ class GroupedUnits:
 
 def _numbered(ids: Any) -> NDArray[np.int64]:
     """Return the number of each row's unit, in the order in which units first occur."""
+    if isinstance(ids, np.ndarray) and ids.ndim == 1 and ids.dtype.kind in "iu":
+        _, first, places = np.unique(ids, return_index=True, return_inverse=True)
+        order = np.empty(len(first), dtype=np.int64)
+        order[np.argsort(first)] = np.arange(len(first))
+        return order[places]
     values = ids.tolist() if hasattr(ids, "tolist") else ids
     if isinstance(values, (str, bytes)) or not hasattr(values, "__iter__"):
         raise ArgumentError(

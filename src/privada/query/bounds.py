@@ -1,13 +1,13 @@
 """The query for bounds: histograms of numbers over bins that do not depend on the data."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
 from privada.core.values import Release
 from privada.data import Indices
-from privada.query.histograms import Bins, HistogramQuery
+from privada.query.histograms import Bins, HistogramQuery, chosen_of_blocks
 
 Numbers = NDArray[np.float64]
 
@@ -34,13 +34,16 @@ def edges(place: int) -> tuple[float, float]:
     return (near, far) if place > POWERS else (-far, -near)
 
 
-def release_bounds(query: HistogramQuery, read: Callable[[], Sequence[Numbers]]) -> Release:
+def release_bounds(
+    query: HistogramQuery, read: Callable[[], Iterable[Sequence[Numbers]]]
+) -> Release:
     """Return a release of one histogram of `BINS` powers of two for each column.
 
     Args:
         query: what is paid and what is protected.
-        read: returns the columns, one number for each row; it is called after the charge. A row's
-            numbers must follow from that row alone, and NaN is not counted.
+        read: yields the columns, some rows after the others, one number for each row; it is called
+            after the charge. A row's numbers must follow from that row alone, and NaN is not
+            counted.
 
     Guarantee: a unit moves the histograms by at most the square root of the number of columns.
 
@@ -52,7 +55,11 @@ def release_bounds(query: HistogramQuery, read: Callable[[], Sequence[Numbers]])
     that do not depend on the data.
     """
 
-    def bins(rows: Indices) -> tuple[list[Bins], int]:
-        return [power_bins(column[rows]) for column in read()], BINS
+    def bins(rows: Indices) -> tuple[Iterator[list[Bins]], int]:
+        blocks = ((len(columns[0]), columns) for columns in read())
+        return (
+            [power_bins(column[places]) for column in columns]
+            for places, columns in chosen_of_blocks(rows, blocks)
+        ), BINS
 
     return query.release(bins)

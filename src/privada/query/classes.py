@@ -1,15 +1,18 @@
 """The query for classes: noisy counts of texts, of which those above a threshold are released."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy.special import ndtri
 
 from privada.accounting import events
 from privada.core.validation import probability
 from privada.data import Indices
-from privada.query.histograms import Bins, HistogramQuery
+from privada.query.histograms import Bins, HistogramQuery, chosen_of_blocks
 
+# The texts of some rows: for each row its place among them, and the texts.
+Coded = tuple[NDArray[np.int64], Sequence[str | None]]
 # Releases are rounded to a lattice whose spacing is at most this share of the noise.
 _SPACING = 1 / 32
 
@@ -23,14 +26,23 @@ def threshold(failure: float) -> float:
     return -float(ndtri(probability("failure", failure) / 2)) + _SPACING
 
 
+def _chosen(rows: Indices, blocks: Iterable[Coded]) -> Iterator[Coded]:
+    """Yield, for each block, the chosen rows' places among its texts, and the texts."""
+    sized = ((len(codes), (codes, texts)) for codes, texts in blocks)
+    for places, (codes, texts) in chosen_of_blocks(rows, sized):
+        yield codes[places], texts
+
+
 def release_classes(
-    query: HistogramQuery, read: Callable[[], Sequence[str | None]], failure: float
+    query: HistogramQuery, read: Callable[[], Iterable[Coded]], failure: float
 ) -> list[str]:
     """Return the classes whose noisy count of units is above a threshold, sorted.
 
     Args:
         query: what is paid and what is protected.
-        read: returns the class of each row, None for none; it is called after the charge.
+        read: yields the class of each row, some rows after the others, as the place of its text
+            among some texts, and these, with None for no class; it is called twice, after the
+            charge.
         failure: the probability with which a class of one unit may be revealed, which is charged
             too, as `events.Failure`.
 
@@ -46,13 +58,17 @@ def release_classes(
     """
     known: list[str] = []
 
-    def bins(rows: Indices) -> tuple[list[Bins], int]:
-        texts = read()
-        chosen = [texts[row] for row in rows.tolist()]
-        known.extend(sorted({text for text in chosen if text is not None}))
-        places = {text: place for place, text in enumerate(known)}
-        found = np.array([-1 if text is None else places[text] for text in chosen], dtype=np.int64)
-        return [found], len(known)
+    def bins(rows: Indices) -> tuple[Iterator[list[Bins]], int]:
+        found: set[str | None] = set()
+        for chosen, texts in _chosen(rows, read()):
+            found.update(texts[place] for place in np.unique(chosen).tolist())
+        known.extend(sorted(text for text in found if text is not None))
+        places: dict[str | None, int] = {text: place for place, text in enumerate(known)}
+        blocks = (
+            [np.array([places.get(text, -1) for text in texts], np.int64)[chosen]]
+            for chosen, texts in _chosen(rows, read())
+        )
+        return blocks, len(known)
 
     release = query.release(bins, events.Failure(failure))
     shown = release.value.numpy() > 1 + threshold(failure) * release.noise_std

@@ -1,7 +1,10 @@
 """The histogram query: pay, choose at most one row of each unit, count, add noise, release."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import reduce
+from operator import add
+from typing import TypeVar
 
 import numpy as np
 from dp_accounting import DpEvent
@@ -14,15 +17,16 @@ from privada.core.errors import ArgumentError
 from privada.core.randomness import make_source
 from privada.core.silence import silenced
 from privada.core.validation import positive, printable_text
-from privada.core.values import Release
+from privada.core.values import ClippedSum, Release
 from privada.data import Indices, Units, units_of
 from privada.noise import GaussianNoise
 from privada.query.account import Account
 
 Bins = NDArray[np.int64]
-# Returns, for the rows that it is given, the bin of each row in each histogram, and the number of
-# bins of a histogram. It is called after the charge.
-BinRows = Callable[[Indices], tuple[Sequence[Bins], int]]
+# Returns, for the rows that it is given, the bin of each row in each histogram, some rows at a time
+# in whatever order, and the number of bins of a histogram. It is called after the charge.
+BinRows = Callable[[Indices], tuple[Iterable[Sequence[Bins]], int]]
+_Block = TypeVar("_Block")
 
 
 @dataclass(frozen=True)
@@ -47,7 +51,7 @@ class HistogramQuery:
         >>> units = statistics_units(4, groups=["ann", "ann", "ann", "bob"])
         >>> ledger = pv.Ledger(None)
         >>> query = HistogramQuery(units, ledger, noise_multiplier=0.1, run="first", stream="ages")
-        >>> found = query.release(lambda rows: ([np.zeros(len(rows), np.int64)], 1))
+        >>> found = query.release(lambda rows: ([[np.zeros(len(rows), np.int64)]], 1))
         >>> round(float(found.value[0])), ledger.unit  # two persons
         (2, 'person (all their rows)')
     """
@@ -95,10 +99,49 @@ class HistogramQuery:
         receipt = account.pay(events.gaussian(self.noise_multiplier), *beside)
         rows, _ = self.units.rows(np.arange(self.units.size), choice)
         with silenced():  # a warning would tell that a record is there
-            columns, count = bins(rows)
-        if any(len(column) != len(rows) for column in columns):
-            raise ArgumentError("Expected one bin for each row that was chosen, got others.")
-        return noise.release(histogram_sum(columns, count), receipt, 1)
+            blocks, count = bins(rows)
+            total = _sum_over(blocks, count, len(rows))
+        return noise.release(total, receipt, 1)
+
+
+def _sum_over(blocks: Iterable[Sequence[Bins]], count: int, rows: int) -> ClippedSum:
+    """Return the histograms of some rows, of which there is one of each unit."""
+    counted: list[int] = []
+
+    def sums() -> Iterator[ClippedSum]:
+        for columns in blocks:
+            counted.append(len(columns[0]))
+            if any(len(column) != counted[-1] for column in columns):
+                raise ArgumentError("Expected one bin in each histogram for a row, got others.")
+            yield histogram_sum(columns, count)
+
+    total = reduce(add, sums())
+    if sum(counted) != rows:
+        raise ArgumentError("Expected one bin for each row that was chosen, got others.")
+    return total
+
+
+def chosen_of_blocks(
+    rows: Indices, blocks: Iterable[tuple[int, _Block]]
+) -> Iterator[tuple[Indices, _Block]]:
+    """Yield each block of rows with the places in it of those rows that were chosen.
+
+    Args:
+        rows: the numbers of the chosen rows.
+        blocks: how many rows each block has, and the block. They follow each other.
+
+    Example:
+        >>> import numpy as np
+        >>> from privada.query.histograms import chosen_of_blocks
+        >>> blocks, rows = [(2, "ab"), (0, ""), (3, "cde")], np.array([4, 0])
+        >>> [(places.tolist(), block) for places, block in chosen_of_blocks(rows, blocks)]
+        [([0], 'ab'), ([], ''), ([2], 'cde')]
+    """
+    ordered, done = np.sort(rows), 0
+    for size, block in blocks:
+        first, last = np.searchsorted(ordered, [done, done + size])
+        yield ordered[first:last] - done, block
+        done += size
 
 
 def unit_name(unit: str) -> str:

@@ -33,9 +33,9 @@ def release_medians(
     3.3 and Theorem A.1, for noisy histograms.
     """
 
-    def bins(rows: Indices) -> tuple[list[Bins], int]:
+    def bins(rows: Indices) -> tuple[list[list[Bins]], int]:
         places = (np.clip(values[rows], low, high) - low) / (high - low) * BINS
         found = np.where(np.isnan(places), -1, np.minimum(places, BINS - 1)).astype(np.int64)
-        return list(found.T), BINS
+        return [list(found.T)], BINS
 
     return query.release(bins)

@@ -23,6 +23,7 @@ from privada.tables.encoding import Encoded, encode, encode_inputs, identifiers
 from privada.tables.reading import column_types, read
 from privada.tables.schema import Schema
 from privada.tables.schema_inference import infer_schema, schema_template
+from privada.tables.spooling import SpooledTable
 from privada.tables.streaming import encode_file, read_parts
 from privada.tables.table import Table
 from privada.tables.targets import Classes, Range
@@ -49,6 +50,7 @@ __all__ = [
     "QueryPlan",
     "Range",
     "Schema",
+    "SpooledTable",
     "Table",
     "Text",
     "column_types",

@@ -12,6 +12,7 @@ from privada.core.errors import ArgumentError, DataError
 from privada.tables.bag_of_words import hash_bucket, inverse_frequencies, weighted
 from privada.tables.cells import Cell, CellError, translate
 from privada.tables.columns import Category, ColumnType, Date, Hashed, Matrix, Mixed, Number, Text
+from privada.tables.persons import check_identifiers
 from privada.tables.reading import read
 from privada.tables.schema import Schema
 from privada.tables.table import Table, is_sparse, refuse_infinite
@@ -108,12 +109,7 @@ def identifiers(table: Table, schema: Schema) -> NDArray[Any] | None:
     """
     if schema.person is None:
         return None
-    absent = frozenset(schema.missing)
-    if any(text is None or text in absent for text in table.coded(schema.person)[1]):
-        raise DataError(
-            f"Expected an identifier in every row of column {schema.person!r}, got a missing one. "
-            "Give each row the identifier of its person, or remove rows without one."
-        )
+    check_identifiers(table, schema.person, schema.missing)
     return table.texts(schema.person)
 
 

@@ -1,19 +1,22 @@
 """Whether a table that was declared public is the private one, or rows of it."""
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy as np
 
 from privada.core.errors import DataError
-from privada.core.overlap import are_shared
+from privada.core.overlap import are_shared, row_digest
 from privada.tables.cells import MISSING, CellCache
 from privada.tables.schema import Schema
+from privada.tables.spooling import SpooledTable, parts_of
 from privada.tables.table import Table, is_sparse
 
 
-def refuse_overlap(public: Table, private: Table, schema: Schema | None = None) -> None:
+def refuse_overlap(
+    public: Table, private: Table | SpooledTable, schema: Schema | None = None
+) -> None:
     """Raise if a public table is the private one, or if most rows of one are rows of the other.
 
     Rows are compared by the columns that both have and the schema uses, whatever their order; 1 and
@@ -21,7 +24,7 @@ def refuse_overlap(public: Table, private: Table, schema: Schema | None = None) 
 
     Args:
         public: the table that was declared public.
-        private: the private one.
+        private: the private one, in memory or in parts.
         schema: what the columns are, if it is known.
 
     Guarantee: none; it looks at private values, as other checks of a set-up do, and is not charged.
@@ -56,9 +59,12 @@ def refuse_overlap(public: Table, private: Table, schema: Schema | None = None) 
         )
 
 
-def _rows(table: Table, names: list[str], missing: Iterable[str]) -> list[tuple[Any, ...]]:
-    columns = [_canonical(table.columns[name], frozenset(missing)) for name in names]
-    return list(zip(*columns, strict=True))
+def _rows(table: Table | SpooledTable, names: list[str], missing: Iterable[str]) -> Iterator[bytes]:
+    """Yield a digest of each row."""
+    for part in parts_of(table, names):
+        columns = [_canonical(part.columns[name], frozenset(missing)) for name in names]
+        for row in zip(*columns, strict=True):
+            yield row_digest(repr(row).encode("utf-8", "surrogatepass"))
 
 
 def _canonical(values: Any, missing: frozenset[str]) -> list[Any]:
@@ -72,7 +78,7 @@ def _canonical(values: Any, missing: frozenset[str]) -> list[Any]:
         return [_entries(places, row) for row in values]
     if values.dtype != object:
         numbers = _single(np.asarray(values, dtype=np.float64)).tolist()
-        return [None if math.isnan(number) else number for number in numbers]
+        return [None if math.isnan(number) else number + 0.0 for number in numbers]
     meaning = CellCache(lambda cell: None if cell is None or cell in missing else _plain(cell))
     return [meaning[cell] for cell in values.tolist()]
 
@@ -99,4 +105,4 @@ def _plain(cell: str) -> float | str | None:
         number = float(cell)
     except ValueError:
         return cell
-    return None if math.isnan(number) else float(_single(np.float64(number)))
+    return None if math.isnan(number) else float(_single(np.float64(number))) + 0.0

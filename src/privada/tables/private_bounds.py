@@ -1,6 +1,7 @@
 """Bounds of private columns, by a query that is charged before any value is read."""
 
 import math
+from collections.abc import Iterator
 from typing import Any
 
 from privada.accounting import Budget, Ledger
@@ -10,9 +11,10 @@ from privada.core.validation import fraction, positive
 from privada.query.bounds import BINS, Numbers, release_bounds
 from privada.query.histograms import HistogramQuery, statistics_units, unit_name
 from privada.tables.answer_cache import AnswerCache
-from privada.tables.encoding import identifiers
+from privada.tables.persons import person_numbers
 from privada.tables.ranges import find_ranges
 from privada.tables.schema import Schema
+from privada.tables.spooling import SpooledTable, parts_of
 from privada.tables.table import Table
 
 # With fewer records than so many standard deviations of the noise, most bounds are not found.
@@ -20,7 +22,7 @@ LEAST_RATIO = 3.0
 
 
 def estimate_bounds(
-    table: Table,
+    table: Table | SpooledTable,
     schema: Schema,
     *,
     ledger: Ledger,
@@ -43,7 +45,7 @@ def estimate_bounds(
     values.
 
     Args:
-        table: the private table.
+        table: the private table, in memory or in parts.
         schema: what it is.
         ledger: what the query is charged to.
         noise_multiplier: the noise's standard deviation over the sensitivity, which is the square
@@ -96,7 +98,8 @@ def estimate_bounds(
     schema.check(table.names, has_header=table.has_header)
     fraction("outside", outside, "A share such as 0.005.")
     sigma, columns = multiplier_of(noise_multiplier, budget), len(schema.pending)
-    groups = identifiers(table, schema) if groups is None else groups
+    if groups is None and schema.person is not None:
+        groups = person_numbers(table, schema.person, schema.missing)
     units = statistics_units(table.size, groups)
     query = HistogramQuery(units, ledger, sigma, run=run, stream="bounds", unit=unit, seed=seed)
     question = bounds_question(schema, outside, unit=unit if units.grouped else None)
@@ -117,9 +120,10 @@ def estimate_bounds(
     )
 
 
-def _lenient(table: Table, schema: Schema) -> list[Numbers]:
-    """Return the columns to estimate; a cell that is no number is missing: an error would tell."""
-    return [table.numbers(name, schema.missing, lenient=True) for name in schema.pending]
+def _lenient(table: Table | SpooledTable, schema: Schema) -> Iterator[list[Numbers]]:
+    """Yield the columns to estimate; a cell that is no number is missing: an error would tell."""
+    for part in parts_of(table, schema.pending):
+        yield [part.numbers(name, schema.missing, lenient=True) for name in schema.pending]
 
 
 def _refuse_few(query: HistogramQuery, columns: int) -> None:

@@ -1,17 +1,18 @@
 """Classes of a private column, by a query that is charged before any value is read."""
 
 import math
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from typing import Any
 
 from privada.accounting import Budget, Ledger
 from privada.core.errors import ArgumentError, DataError
 from privada.core.validation import positive, probability
-from privada.query.classes import release_classes, threshold
+from privada.query.classes import Coded, release_classes, threshold
 from privada.query.histograms import HistogramQuery, statistics_units, unit_name
 from privada.tables.answer_cache import AnswerCache
 from privada.tables.cells import MISSING
 from privada.tables.private_bounds import multiplier_of, uncharged
+from privada.tables.spooling import SpooledTable, parts_of
 from privada.tables.table import Table
 
 # The share of delta that is spent on the chance that a class of one record is revealed, and the
@@ -33,7 +34,7 @@ def least_records(noise_multiplier: float, failure: float = _LEAST_FAILURE) -> i
 
 
 def estimate_classes(
-    table: Table,
+    table: Table | SpooledTable,
     column: str,
     *,
     ledger: Ledger,
@@ -53,7 +54,7 @@ def estimate_classes(
     the noise are left out, so that a class that few records have stays hidden.
 
     Args:
-        table: the private table.
+        table: the private table, in memory or in parts.
         column: the column that holds the classes.
         ledger: what the query is charged to.
         noise_multiplier: the noise's standard deviation, in records. Give this or `budget`.
@@ -113,8 +114,10 @@ def estimate_classes(
             f"the noise, got {units.size:,}. Name the classes. {uncharged(ledger, run)}"
         )
 
-    def read() -> list[str | None]:
-        return [text if text not in missing else None for text in table.texts(column)]
+    def read() -> Iterator[Coded]:
+        for part in parts_of(table, [column]):
+            places, texts = part.coded(column)
+            yield places, [text if text not in missing else None for text in texts]
 
     def pay_and_look() -> list[str]:
         return release_classes(query, read, chance)

@@ -70,12 +70,12 @@ def read(
         Table(2 rows; age, job)
     """
     if is_frame(path):
-        _refuse_query(path, query)
+        refuse_query(path, query)
         return read_frame(path, schema)
     if is_url(path):
         return Table.of_columns(joined_columns(list(query_parts(path, query, schema))))
     place = as_path("path", path)
-    _refuse_query(path, query)
+    refuse_query(path, query)
     layout = layout_of(schema, separator, decimal)
     form = format_of(place)
     parts = list(form.chunks(place, schema, layout))
@@ -92,7 +92,8 @@ def layout_of(schema: "Schema | None", separator: str | None, decimal: str | Non
     return Layout(separator or schema.separator, decimal or schema.decimal)
 
 
-def _refuse_query(source: Any, query: str | None) -> None:
+def refuse_query(source: Any, query: str | None) -> None:
+    """Raise if a query is given for what is no database."""
     if query is not None:
         kind = "a frame" if is_frame(source) else repr(str(source))
         raise ArgumentError(

@@ -143,7 +143,7 @@ class Schema:
         for column, kind in self.columns.items():
             if isinstance(kind, Text) or (isinstance(kind, Matrix) and kind.sparse):
                 return True
-            filled += _most_filled(kind, column)
+            filled += most_filled(kind, column)
         return len(self.features) >= max(_SPARSE_WIDTH, _SPARSE_SHARE * filled)
 
     @property
@@ -322,7 +322,7 @@ class Schema:
         write_text(path, self.to_toml(comment, folder), replace=True)
 
 
-def _most_filled(kind: ColumnType, column: str) -> int:
+def most_filled(kind: ColumnType, column: str) -> int:
     """Return how many features of a column can differ from zero in one row, at most."""
     if isinstance(kind, Number):
         return len(kind.features(column)) - kind.bins + min(kind.bins, 2)

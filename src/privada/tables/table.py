@@ -253,6 +253,12 @@ def joined_columns(parts: Sequence[tuple[int, dict[str, Any]]]) -> dict[str, Any
     }
 
 
+def joined(parts: Sequence[Table]) -> Table:
+    """Return the parts of a table as one."""
+    columns = joined_columns([(part.size, dict(part.columns)) for part in parts])
+    return Table.of_columns(columns, has_header=all(part.has_header for part in parts))
+
+
 def _joined(name: str, parts: list[Any]) -> Any:
     """Return the parts of a column as one, kept in one way."""
     if len(parts) == 1:

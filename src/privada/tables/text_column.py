@@ -31,6 +31,16 @@ class TextColumn:
         self._cells, self.mark = cells, mark
 
     @property
+    def cells(self) -> Any:
+        """The cells, as PyArrow has them."""
+        return self._cells
+
+    @property
+    def nbytes(self) -> int:
+        """How many bytes the cells take."""
+        return int(self._cells.nbytes)
+
+    @property
     def shape(self) -> tuple[int]:
         """The number of cells, as arrays have it."""
         return (len(self._cells),)

@@ -53,6 +53,8 @@ class TableOptions:
     separator: str | None = None
     decimal: str | None = None
     query: str | None = None
+    stream: bool | None = None
+    scratch: str | None = None
 
     workflow: ClassVar[str]
 
@@ -66,7 +68,7 @@ class TableOptions:
             value = getattr(self, name)
             listed = tuple(value) if isinstance(value, list | tuple) else (value,)
             object.__setattr__(self, name, listed)
-        for name in ("schema", "public", "ledger"):
+        for name in ("schema", "public", "ledger", "scratch"):
             value = getattr(self, name)
             if isinstance(value, os.PathLike):
                 object.__setattr__(self, name, os.fspath(value))
@@ -149,6 +151,10 @@ class TrainOptions(TableOptions):
         seed: makes it reproducible, and not private.
         regression: the target is a number, also where it is 0 or 1; no query asks for its classes.
         separator, decimal, query: how the table is read, as `pv.tables.read` takes them.
+        stream: whether rows and features are kept on disk while the run goes on, as they need not
+            fit into memory then; by default they are where they would take too much of it. The
+            result is the same. They are in files without a name, gone with the process.
+        scratch: the folder of these files, by default that around the output folder.
 
     Edge cases: `rows_per_person` without `person`, and a person that is the target, are refused.
 

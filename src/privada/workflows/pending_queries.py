@@ -26,7 +26,7 @@ class TrainingData:
     """The private records and the public ones, encoded.
 
     `population` is how many units the table has: private records, or persons. Records without a
-    class that is known are not in `train`, and `persons` has no identifier for them. `assumptions`
+    class that is known are not in `train`, and `persons` has no number for them. `assumptions`
     are what the schema rests on, in words.
     """
 
@@ -35,7 +35,7 @@ class TrainingData:
     schema: tables.Schema
     population: int
     assumptions: tuple[str, ...]
-    persons: NDArray[Any] | None = None
+    persons: NDArray[np.int64] | None = None
 
     @property
     def leaves_out(self) -> bool:
@@ -136,10 +136,9 @@ def dry_run_data(rows: TableRows, options: TableOptions, pending: PendingQueries
     sketch = provisional_schema(rows, options, pending.target)
     schema = sketch.with_bounds(dict.fromkeys(sketch.pending, (0.0, 1.0)))
     if pending.target is None:
-        targets = np.arange(rows.private.size) % 2
-        train = tables.encode_inputs(rows.private, schema), targets
-        persons = tables.identifiers(rows.private, schema)
-        return TrainingData(train, _public_data(rows, schema), schema, rows.units, (), persons)
+        found = rows.storage.encode(rows.private, schema, target=False)
+        public = _public_data(rows, schema)
+        return TrainingData(found.data, public, schema, rows.units, (), found.groups)
     return _encoded(rows, schema, ())
 
 
@@ -155,7 +154,7 @@ def ask_and_encode(
         schema = tables.estimate_bounds(
             rows.private, schema, ledger=ledger, run=run, seed=options.seed,
             noise_multiplier=pending.queries.noise_multiplier, answers=pending.answers,
-            unit=options.unit,
+            groups=rows.persons, unit=options.unit,
         )  # fmt: skip
     if pending.undecided:
         found = _asked_classes(rows, options, pending, ledger, run)
@@ -168,7 +167,7 @@ def ask_and_encode(
 
 
 def _encoded(rows: TableRows, schema: tables.Schema, assumptions: tuple[str, ...]) -> TrainingData:
-    encoded = tables.encode(rows.private, schema)
+    encoded = rows.storage.encode(rows.private, schema)
     return TrainingData(
         train=encoded.data,
         public=_public_data(rows, schema),

@@ -1,5 +1,6 @@
 """The rows of a private table and what is known of its columns, before any query is charged."""
 
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -9,10 +10,15 @@ from numpy.typing import NDArray
 
 from privada import tables
 from privada.core.errors import ArgumentError, DataError
+from privada.tables.cells import MISSING
 from privada.tables.encoding import public_texts
+from privada.tables.frames import is_frame
 from privada.tables.kinds import refuse_unknown, usual_type
+from privada.tables.persons import person_numbers
 from privada.tables.schema import TOLD
+from privada.tables.table import joined
 from privada.workflows.options import TableOptions
+from privada.workflows.row_storage import RowStorage
 from privada.workflows.table_source import same_file, source_name
 
 _TYPES = (
@@ -35,16 +41,17 @@ class TableRows:
     """The private rows of a table and the public ones, not encoded yet.
 
     `schema` is what is known of them; without it, `types` say what can be known for nothing.
-    `persons` has the identifier of the person of each private row, None if each row is a unit of
-    its own.
+    `persons` has the number of the person of each private row, None if each row is a unit of its
+    own. `storage` is where features are kept.
     """
 
-    private: tables.Table
+    private: tables.SpooledTable
     public: tables.Table | None
     schema: tables.Schema | None
     types: dict[str, str | int]
     assumptions: tuple[str, ...]
-    persons: NDArray[Any] | None = None
+    storage: RowStorage
+    persons: NDArray[np.int64] | None = None
 
     @property
     def complete(self) -> bool:
@@ -54,7 +61,7 @@ class TableRows:
     @property
     def units(self) -> int:
         """How many units the promise protects: private rows, or the persons who have them."""
-        return self.private.size if self.persons is None else len(set(self.persons.tolist()))
+        return self.private.size if self.persons is None else int(self.persons.max()) + 1
 
 
 def with_person_of_schema(options: _Options) -> _Options:
@@ -73,20 +80,23 @@ def with_person_of_schema(options: _Options) -> _Options:
     return replace(options, person=named)
 
 
-def read_rows(path: Any, options: TableOptions, known: Path | None = None) -> TableRows:
+def read_rows(
+    path: Any, options: TableOptions, storage: RowStorage, known: Path | None = None
+) -> TableRows:
     """Return the rows and what is known of them without a look at private values.
 
     `known` is the schema of a run that is resumed, if there is such a file.
     """
     schema = _given_schema(options, known)
     said: tuple[str, ...] = (TOLD,)
-    table = tables.read(path, schema=schema, query=options.query, **options.layout)
+    parts = tables.read_parts(path, schema, query=options.query, **options.layout)
+    chosen: list[tables.Table] = []
+    if options.public_rows is not None:
+        parts = _without_public_rows(parts, options.public_rows, chosen)
+    private = storage.spool(parts, in_memory=is_frame(path))
     if options.person is not None:
-        _check_person(table, options.person)
-    chosen = _public_rows(table, options)
-    private, public = table, None
-    if chosen is not None:
-        private, public = table.take(~chosen), table.take(chosen)
+        _check_person(private, options.person)
+    public = joined(chosen) if chosen else None
     if options.public is not None:
         if public is not None:
             raise ArgumentError("Expected one of --public and --public-rows, got both.")
@@ -102,13 +112,15 @@ def read_rows(path: Any, options: TableOptions, known: Path | None = None) -> Ta
             said = (*said, _SAID.format(", ".join(map(repr, options.columns))))
     if options.query is not None:
         said = (*said, _QUERY)
-    persons = None if options.person is None else private.texts(options.person)
+    persons = None
     if options.person is not None:
+        missing = MISSING if schema is None else schema.missing
+        persons = person_numbers(private, options.person, missing)
         said = (
             *said,
             f"Rows with one value of column {options.person!r} are one {options.unit}'s.",
         )
-    rows = TableRows(private, public, schema, types, said, persons)
+    rows = TableRows(private, public, schema, types, said, storage, persons)
     if schema is None or not types:
         return rows
     return replace(rows, schema=with_bins(schema, options, rows.units))
@@ -151,7 +163,7 @@ def _given_schema(options: TableOptions, known: Path | None) -> tables.Schema | 
     return schema if options.person is None else schema.with_person(options.person)
 
 
-def _check_person(table: tables.Table, person: str) -> None:
+def _check_person(table: tables.SpooledTable, person: str) -> None:
     if person not in table.names:
         named = f" Its columns: {', '.join(table.names)}." if table.has_header else ""
         raise ArgumentError(
@@ -163,14 +175,13 @@ def _check_person(table: tables.Table, person: str) -> None:
 
 
 def _public_table(
-    path: Any, private: tables.Table, options: TableOptions, schema: tables.Schema | None
+    path: Any, private: tables.SpooledTable, options: TableOptions, schema: tables.Schema | None
 ) -> tables.Table:
     assert options.public is not None
     _refuse_same_file("--public", Path(options.public), path)
     public = tables.read(Path(options.public), schema=schema, **options.layout)
-    # identifiers must not hide that rows are shared
-    shown, hidden = (_without_person(each, options.person) for each in (public, private))
-    tables.refuse_overlap(shown, hidden, schema)
+    # identifiers must not hide that rows are shared: they are not compared
+    tables.refuse_overlap(_without_person(public, options.person), private, schema)
     return public
 
 
@@ -188,32 +199,40 @@ def _refuse_same_file(name: str, public: Path, private: Any) -> None:
         )
 
 
-def _refuse_private_texts(schema: tables.Schema, path: Any, private: tables.Table) -> None:
+def _refuse_private_texts(schema: tables.Schema, path: Any, private: tables.SpooledTable) -> None:
     """Raise if text that was declared public, to weigh words by, is the private text."""
     for name, kind in schema.columns.items():
         if isinstance(kind, tables.Text) and kind.public_text is not None:
             _refuse_same_file(f"public_text of {name!r}", schema.folder / kind.public_text, path)
             shown = tables.Table({name: public_texts(name, kind, schema)})
-            tables.refuse_overlap(shown, tables.Table({name: private.texts(name)}))
+            tables.refuse_overlap(shown, private)
 
 
-def _public_rows(table: tables.Table, options: TableOptions) -> NDArray[np.bool_] | None:
-    """Return which rows were declared public, None if none were."""
-    if options.public_rows is None:
-        return None
-    name, equals, value = options.public_rows.partition("=")
-    if not equals or name not in table.names:
+def _without_public_rows(
+    parts: Iterable[tables.Table], asked: str, public: list[tables.Table]
+) -> Iterator[tables.Table]:
+    """Yield the parts of a table without the rows that were declared public, which are kept."""
+    name, equals, value = asked.partition("=")
+    names: set[str] = set()
+    size = chosen = 0
+    for part in parts:
+        names.update(part.names)
+        mask = np.zeros(part.size, dtype=bool)
+        if name in part.names:
+            mask = np.asarray(part.texts(name) == value, dtype=bool)
+        size, chosen = size + part.size, chosen + int(mask.sum())
+        if mask.any():
+            public.append(part.take(mask))
+        yield part.take(~mask)
+    if not equals or name not in names:
         raise ArgumentError(
-            f"Expected --public-rows column=value with a column of the table, got "
-            f"{options.public_rows!r}."
+            f"Expected --public-rows column=value with a column of the table, got {asked!r}."
         )
-    chosen = np.asarray(table.texts(name) == value, dtype=bool)
-    if not chosen.any() or chosen.all():
+    if chosen in (0, size):
         raise ArgumentError(
-            f"Expected --public-rows to choose some rows and leave some, got "
-            f"{options.public_rows!r}, which chooses {int(chosen.sum())} of {table.size}."
+            f"Expected --public-rows to choose some rows and leave some, got {asked!r}, which "
+            f"chooses {chosen} of {size}."
         )
-    return chosen
 
 
 def _types(path: Any, options: TableOptions) -> dict[str, str | int]:

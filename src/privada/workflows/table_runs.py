@@ -26,6 +26,7 @@ from privada.workflows.pending_queries import (
     pending_queries,
     unpaid_queries,
 )
+from privada.workflows.row_storage import RowStorage
 from privada.workflows.table_rows import TableRows, read_rows
 from privada.workflows.table_source import source_name
 
@@ -65,7 +66,7 @@ def run_on_table(
     try:
         run = folder.run_name(source)
         folder.check_ledger()
-        rows = read_rows(source, options, folder.schema)
+        rows = read_rows(source, options, _storage(place, options), folder.schema)
         answers = tables.AnswerCache(folder.answers, when_lost=options.when_lost)
         budget = options.budget(rows.units)
         pending = pending_queries(rows, options, budget, answers).as_declared(folder.queries)
@@ -83,6 +84,7 @@ def run_on_table(
             if ahead is not None:
                 _declare(ahead, pending, ledger, run, folder)
             data = ask_and_encode(rows, options, pending, ledger=ledger, run=run)
+            del rows  # which may take as much memory as what is trained on
             return work.done(_kept(data, folder), ledger, run, folder)
     except BaseException as error:
         charged = folder.charged_in_words(run) if folder.may_be_charged else ""
@@ -93,6 +95,12 @@ def run_on_table(
                 folder.remove_new_ledger()
             folder.remove_if_unpaid()
         raise
+
+
+def _storage(place: Path, options: TableOptions) -> RowStorage:
+    """Return where rows are kept: where the user said, or beside the output folder."""
+    folder = place.parent if options.scratch is None else Path(options.scratch)
+    return RowStorage(folder, options.stream)
 
 
 def _dry_run(
