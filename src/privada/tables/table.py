@@ -20,7 +20,7 @@ from privada.tables.cells import (
     text_of,
     translate,
 )
-from privada.tables.text_column import TextColumn
+from privada.tables.text_column import TextColumn, release_memory
 
 Numbers = NDArray[np.float64]
 
@@ -241,16 +241,17 @@ def joined_columns(parts: Sequence[tuple[int, dict[str, Any]]]) -> dict[str, Any
     def taken(name: str) -> list[Any]:  # so that no column is held twice for long
         return [part.pop(name, None) for _, part in parts]
 
-    return {
-        name: _joined(
+    found = {}
+    for name in names:
+        found[name] = _joined(
             name,
             [
                 np.full(size, None, dtype=object) if held is None else held
                 for (size, _), held in zip(parts, taken(name), strict=True)
             ],
         )
-        for name in names
-    }
+        release_memory()
+    return found
 
 
 def joined(parts: Sequence[Table]) -> Table:

@@ -54,28 +54,36 @@ class TextColumn:
             chosen = np.flatnonzero(chosen)
         elif chosen.dtype.kind not in "iu" or (chosen.size and chosen.min() < 0):
             chosen = np.arange(len(self._cells))[rows]
-        return TextColumn(self._cells.take(engine().array(chosen.astype(np.int64))), self.mark)
+        return TextColumn(self._cells.take(_of_numbers(chosen)), self.mark)
 
     @classmethod
     def joined(cls, parts: "list[TextColumn]") -> "TextColumn":
         """Return the columns of several parts as one."""
         if len(parts) == 1:
             return parts[0]
-        return cls(engine().concat_arrays([part._cells for part in parts]), parts[0].mark)
+        cells = [part._cells for part in parts]
+        if not all(map(_is_coded, cells)):
+            cells = [each.dictionary_decode() if _is_coded(each) else each for each in cells]
+        return cls(engine().concat_arrays(cells), parts[0].mark)
 
     @cached_property
     def coded(self) -> tuple[NDArray[np.int64], list[str | None]]:
         """The different texts, and for each cell the place of its text among them."""
-        found = self._cells.dictionary_encode()
-        places: dict[str | None, int] = {}
-        kept = [
-            places.setdefault(text.strip(), len(places)) for text in found.dictionary.to_pylist()
-        ]
-        codes = found.indices
+        found = self._cells if _is_coded(self._cells) else self._cells.dictionary_encode()
+        texts, codes = found.dictionary, found.indices
         if codes.null_count:
-            codes = codes.fill_null(len(kept))
-            kept.append(places.setdefault(None, len(places)))
-        return np.array(kept, np.int64)[codes.to_numpy()], list(places)
+            codes = codes.fill_null(len(texts))
+        numbers = codes.to_numpy()
+        # a part of a column has the texts of all of it, and those of other rows must not be seen
+        used = np.flatnonzero(np.bincount(numbers, minlength=len(texts) + 1))
+        places: dict[str | None, int] = {}
+        kept = np.zeros(len(texts) + 1, np.int64)
+        listed = texts.take(_of_numbers(used[used < len(texts)])).to_pylist()
+        for place, text in zip(used, listed, strict=False):
+            kept[place] = places.setdefault(text.strip(), len(places))
+        if used.size and used[-1] == len(texts):
+            kept[-1] = places.setdefault(None, len(places))
+        return kept[numbers], list(places)
 
     def texts(self) -> NDArray[Any]:
         """Return the cells as text."""
@@ -93,7 +101,7 @@ class TextColumn:
         self, missing: Collection[str], parsed: Callable[[str | None], float], name: str
     ) -> NDArray[np.float64]:
         """Return the cells as numbers; `parsed` says what those are that PyArrow does not know."""
-        fast = self._fast_numbers(missing)
+        fast = None if _is_coded(self._cells) else self._fast_numbers(missing)
         if fast is None:
             codes, values = self.coded
             return np.asarray(translate(values, parsed, np.float64, name)[codes])
@@ -101,7 +109,8 @@ class TextColumn:
         # whole numbers that would be rounded, infinite ones, and what is NaN to PyArrow alone
         odd = np.flatnonzero(~(np.abs(known) < LARGEST_WHOLE) & ~absent)
         if odd.size:
-            cells = [cell.strip() for cell in self._cells.take(engine().array(odd)).to_pylist()]
+            known = known.copy()  # what PyArrow holds must not be written
+            cells = [cell.strip() for cell in self._cells.take(_of_numbers(odd)).to_pylist()]
             known[odd] = translate(cells, CellCache(parsed).__getitem__, np.float64, name)
         return known
 
@@ -125,7 +134,7 @@ class TextColumn:
             except arrow.ArrowInvalid:
                 continue
             absent = compute.is_null(known).to_numpy(zero_copy_only=False)
-            return known.fill_null(float("nan")).to_numpy(zero_copy_only=False).copy(), absent
+            return known.fill_null(float("nan")).to_numpy(zero_copy_only=False), absent
         return None
 
 
@@ -140,6 +149,25 @@ def text_column(cells: Any, mark: str = POINT) -> TextColumn:
     if cells.type != arrow.large_string():
         cells = cells.cast(arrow.large_string())
     return TextColumn(cells, mark)
+
+
+def compact(column: TextColumn) -> TextColumn:
+    """Return a column that keeps each different text once, if that takes half as much memory."""
+    coded = column.cells.dictionary_encode()
+    return TextColumn(coded, column.mark) if 2 * coded.nbytes < column.nbytes else column
+
+
+def _is_coded(cells: Any) -> bool:
+    return bool(engine().types.is_dictionary(cells.type))
+
+
+def _of_numbers(values: NDArray[np.int64]) -> Any:
+    return engine().array(values.astype(np.int64))
+
+
+def release_memory() -> None:
+    """Give back to the system what PyArrow has freed and kept for later."""
+    engine().default_memory_pool().release_unused()
 
 
 def parser(missing: Collection[str], mark: str) -> Callable[[str | None], float]:

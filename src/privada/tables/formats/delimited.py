@@ -20,6 +20,7 @@ from privada.tables.files import decoded_line, ending, opened, reading, refuse_n
 from privada.tables.formats.building import (
     BLOCK,
     SEPARATORS,
+    Columns,
     Layout,
     Part,
     Types,
@@ -31,7 +32,7 @@ from privada.tables.formats.building import (
     number_names,
     part_of,
 )
-from privada.tables.text_column import engine, parser, text_column
+from privada.tables.text_column import compact, engine, parser, text_column
 
 if TYPE_CHECKING:
     from privada.tables.schema import Schema
@@ -181,14 +182,18 @@ class _Delimited:
         # a return is before a newline, here
         return bool(ends[before].all() and (ends[after] | (after == _RETURN)).all())
 
-    def _parsed(self, block: bytes, kept: list[str]) -> Iterator[dict[str, Any]]:
-        """Yield the cells of a block that PyArrow parses."""
+    def _parsed(self, block: bytes, kept: list[str]) -> list[dict[str, Any]]:
+        """Return the cells of a block that PyArrow parses, in a list that is empty for no row."""
         arrow, reader = engine(), engine("pyarrow.csv")
         text, found = arrow.large_string(), None
         try:
             found = reader.read_csv(
                 arrow.BufferReader(block),
-                reader.ReadOptions(column_names=self.names, block_size=max(1 << 20, len(block))),
+                reader.ReadOptions(
+                    column_names=self.names,
+                    block_size=max(1 << 20, len(block)),
+                    use_threads=False,  # each of which would keep memory of its own
+                ),
                 reader.ParseOptions(delimiter=self._separator, newlines_in_values=b'"' in block),
                 reader.ConvertOptions(
                     include_columns=kept,
@@ -199,11 +204,10 @@ class _Delimited:
             )
         except arrow.ArrowInvalid:
             if not block.strip(b"\r\n"):
-                return
+                return []
         if found is None:  # said outside the handler, where no traceback leads to a row
             raise DataError(self._other_width())
-        if found.num_rows:
-            yield {name: found.column(name) for name in kept}
+        return [{name: found.column(name) for name in kept}] if found.num_rows else []
 
     def _one_by_one(self, kept: list[str], held: bytes) -> Iterator[dict[str, Any]]:
         """Yield the cells of the rows that are left, as the csv module parses them."""
@@ -246,13 +250,12 @@ def chunks(path: Path, schema: "Schema | None", layout: Layout) -> Generator[Par
         numbers, missing = number_names(schema), frozenset(missing_texts(schema))
         parsed = parser(missing, source.mark)
         for cells in source.tables(kept_names(header, schema)):
-            columns = {name: text_column(held, source.mark) for name, held in cells.items()}
-            yield part_of(
-                {
-                    name: column.numbers(missing, parsed, name) if name in numbers else column
-                    for name, column in columns.items()
-                }
-            )
+            columns: Columns = {}
+            for name in list(cells):  # each is let go when it is no longer needed
+                column = text_column(cells.pop(name), source.mark)
+                number = name in numbers
+                columns[name] = column.numbers(missing, parsed, name) if number else compact(column)
+            yield part_of(columns)
 
 
 def types(path: Path, layout: Layout) -> Types:
