@@ -2,6 +2,7 @@
 
 import csv
 import io
+import json
 
 import numpy as np
 import pytest
@@ -50,6 +51,39 @@ def test_a_file_has_the_columns_to_keep_and_the_predictions(model, table, tmp_pa
     text = io.StringIO()
     write_predictions(model, table, text, proba=True, columns=["id", "sick", "age"])
     assert text.getvalue() == place.read_text()
+
+
+def test_json_lines_are_predicted_a_part_at_a_time(model, tmp_path, monkeypatch):
+    """A key that some parts lack is missing there; one that all lack is refused before a row."""
+    listed = [{"id": i, "age": i % 90, "ward": "ab"[i % 2]} for i in range(300)]
+    for record in listed[120:200]:
+        del record["ward"]
+    place = tmp_path / "new.jsonl"
+    place.write_text("".join(json.dumps(each) + "\n" for each in listed))
+    columns = {name: [each.get(name) for each in listed] for name in ("age", "ward")}
+    expected = [{"id": str(i), **row} for i, row in enumerate(predictions(model, columns))]
+    monkeypatch.setattr("privada.tables.formats.json_lines.BLOCK", 1000)
+    monkeypatch.setattr(pv.tables, "read", lambda *_: pytest.fail("it is read as a whole"))
+    assert list(predictions(model, place, columns=["id"])) == expected
+    place.write_text("".join(json.dumps({"age": each["age"]}) + "\n" for each in listed))
+    with pytest.raises(pv.DataError, match="'ward'"):
+        next(predictions(model, place))
+
+
+@pytest.mark.parametrize("ending", ["csv", "jsonl"])
+def test_a_wrong_row_of_a_late_part_leaves_no_file(ending, model, tmp_path, monkeypatch):
+    rows = [{"age": str(i), "ward": "z" if i == 280 else "a"} for i in range(300)]
+    place = tmp_path / f"new.{ending}"
+    texts = {
+        "csv": "age,ward\n" + "".join(f"{row['age']},{row['ward']}\n" for row in rows),
+        "jsonl": "".join(json.dumps(row) + "\n" for row in rows),
+    }
+    place.write_text(texts[ending])
+    for module in ("delimited", "json_lines"):
+        monkeypatch.setattr(f"privada.tables.formats.{module}.BLOCK", 500)
+    with pytest.raises(pv.DataError, match="first such row is row 281"):
+        write_predictions(model, place, tmp_path / "p.csv")
+    assert not [each.name for each in tmp_path.iterdir() if "p." in each.name]
 
 
 def test_a_file_is_whole_or_not_there(model, table, tmp_path, monkeypatch):

@@ -33,8 +33,8 @@ def batches(
     """Yield some rows at a time, each with the number of rows before it.
 
     They have the columns that the schema makes features of, and those to keep, which are texts
-    unless the schema needs them otherwise. Other columns are left out. A file with a header need
-    not fit into memory.
+    unless the schema needs them otherwise. Other columns are left out. A file need not fit into
+    memory, but for a NumPy archive.
     """
     size = _ROWS if schema.sparse else max(1, min(_ROWS, _NUMBERS // len(schema.features)))
     done = 0
@@ -106,6 +106,13 @@ def _only(table: tables.Table, names: Sequence[str]) -> tables.Table:
     return tables.Table.of_columns(kept, has_header=table.has_header)
 
 
+def _with_missing(table: tables.Table, names: Sequence[str]) -> tables.Table:
+    """Return some columns, without a value where the table has none: keys that no record has."""
+    nothing = np.full(table.size, None, dtype=object)
+    kept = {name: table.columns.get(name, nothing) for name in names}
+    return tables.Table.of_columns(kept, has_header=table.has_header)
+
+
 def _check_names(
     names: Collection[str], schema: tables.Schema, keep: Collection[str], shown: bool = True
 ) -> None:
@@ -140,10 +147,11 @@ def _of_file(
     path: Path, schema: tables.Schema, wanted: Sequence[str], keep: Collection[str]
 ) -> Iterator[tables.Table]:
     form = format_of(path)
-    if not form.has_header:  # which keys there are shows at the end
-        table = tables.read(path)
-        _check_names(table.names, schema, keep, shown=False)
-        yield _only(table, wanted)
+    if not form.has_header:  # which keys there are shows at the end, so it is read twice
+        keys = {name for part in tables.read_parts(path) for name in part.names}
+        _check_names(keys, schema, keep, shown=False)
+        for part in tables.read_parts(path):
+            yield _with_missing(part, wanted)
         return
     names = tables.column_types(path, separator=schema.separator, decimal=schema.decimal)
     _check_names(names, schema, keep)
