@@ -79,6 +79,10 @@ def outcome(trained):
     )
 
 
+def slow_ones(*names):
+    return [pytest.param(name, marks=pytest.mark.slow) for name in names]
+
+
 WAYS = {
     "nothing but the target": {},
     "persons": {"person": "patient"},
@@ -91,7 +95,12 @@ WAYS = {
 }
 
 
-@pytest.mark.parametrize("way", WAYS)
+SLOW_WAYS = ("classes that are named", "text", "sparse features")
+
+
+@pytest.mark.parametrize(
+    "way", [*(way for way in WAYS if way not in SLOW_WAYS), *slow_ones(*SLOW_WAYS)]
+)
 def test_the_result_is_the_same_bit_for_bit(way, folder):
     asked = replace(ASKED, **WAYS[way])
     found = [
@@ -121,7 +130,9 @@ def test_it_is_what_a_trainer_makes_of_the_table_as_a_whole(folder):
     assert torch.equal(trainer.model.weight, made.trainer.model.weight)
 
 
-@pytest.mark.parametrize("source", ["frame", "parquet", "jsonl", "folder", "database", "gzip"])
+@pytest.mark.parametrize(
+    "source", ["frame", "jsonl", "database", *slow_ones("parquet", "folder", "gzip")]
+)
 def test_every_source_streams(source, folder):
     frame = pd.read_csv("t.csv")
     given, options = folder / "other", ASKED
@@ -291,6 +302,7 @@ def test_a_killed_run_leaves_no_rows_and_goes_on(folder):
     assert train_table("t.csv", asked, "a", resume=True).statement.epsilon <= 4.0
 
 
+@pytest.mark.slow
 def test_processes_map_one_file(folder):
     asked = replace(ASKED, classes=("no", "yes"), person="patient", stream=True)
     alone = train_table("t.csv", asked, "a")
@@ -300,6 +312,7 @@ def test_processes_map_one_file(folder):
     )
 
 
+@pytest.mark.slow
 def test_a_search_takes_a_table_on_disk(folder):
     asked = TuneOptions(
         epsilon=4.0, target="sick", epochs=1, space={"lr": [0.1, 1.0]}, seed=1, candidates=2

@@ -9,12 +9,14 @@ try:
 except ImportError:  # which Windows does not have
     resource = None  # type: ignore[assignment]
 
-# Where the limit of a container is, and what it has taken, by version of control groups. Of that,
-# files that are kept in memory count for nothing: they make room.
-_GROUPS = (
-    ("/sys/fs/cgroup", "memory.max", "memory.current", ""),
-    ("/sys/fs/cgroup/memory", "memory.limit_in_bytes", "memory.usage_in_bytes", "total_"),
-)
+# Where limits of control groups are, and the names of the limit, of what was taken, and of what
+# counts files that are kept in memory: these make room. By the name of the kind of group.
+_GROUPS = {
+    "": ("/sys/fs/cgroup", "memory.max", "memory.current", ""),
+    "memory": (
+        "/sys/fs/cgroup/memory", "memory.limit_in_bytes", "memory.usage_in_bytes", "total_",
+    ),
+}  # fmt: skip
 
 
 def available_memory() -> int | None:
@@ -42,18 +44,29 @@ def _of_machine() -> list[int]:
 
 
 def _of_container() -> list[int]:
+    """Return what is left by the limits of the groups that this process is in."""
     found = []
-    for folder, limit, taken, prefix in _GROUPS:
-        with suppress(OSError, ValueError, IndexError):  # "max" is no limit
-            group = Path(folder)
-            words = (group / "memory.stat").read_text().split()
-            files = sum(
-                int(words[words.index(f"{prefix}{kind}_file") + 1])
-                for kind in ("active", "inactive")
-            )
-            used = int((group / taken).read_text()) - files
-            found.append(int((group / limit).read_text()) - used)
+    with suppress(OSError):
+        for line in Path("/proc/self/cgroup").read_text().splitlines():
+            _, kind, group = line.split(":", 2)
+            if kind in _GROUPS:
+                root, *names = _GROUPS[kind]
+                place = Path(root) / group.lstrip("/")
+                for each in (place, *place.parents):
+                    if each.is_relative_to(root):
+                        found.extend(_of_group(each, *names))
     return found
+
+
+def _of_group(group: Path, limit: str, taken: str, prefix: str) -> list[int]:
+    with suppress(OSError, ValueError):  # "max" is no limit
+        words = (group / "memory.stat").read_text().split()
+        files = sum(
+            int(words[words.index(f"{prefix}{kind}_file") + 1]) for kind in ("active", "inactive")
+        )
+        used = int((group / taken).read_text()) - files
+        return [int((group / limit).read_text()) - used]
+    return []
 
 
 def _of_process() -> list[int]:
