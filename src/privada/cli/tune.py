@@ -73,6 +73,8 @@ def tune(
     separator: shared.Separator = None,
     decimal: shared.Decimal = None,
     query: shared.Query = None,
+    stream: shared.Stream = None,
+    scratch: shared.Scratch = None,
     yes: shared.Yes = False,
     as_json: shared.AsJson = False,
 ) -> None:
