@@ -53,6 +53,7 @@ _NAMES = {
     "PrivateScaler": "privada.scikit_learn.scaler",
     "PrivateVectorizer": "privada.scikit_learn.vectorizer",
     "Trainer": "privada.train.trainer",
+    "usable_records": "privada.train.usable",
     "load": "privada.workflows.private_model",
     "adas": "privada.train.public_training",
     "pad_to": "privada.data",
@@ -124,6 +125,7 @@ if TYPE_CHECKING:
     from privada.train.public_training import adas, warm_start
     from privada.train.stopping import EarlyStopping
     from privada.train.trainer import Trainer
+    from privada.train.usable import usable_records
     from privada.workflows.private_model import load
 
 __all__ = [
@@ -179,11 +181,16 @@ __all__ = [
     "selection",
     "tables",
     "updates",
+    "usable_records",
     "warm_start",
     "workflows",
 ]
 
 _FORMER = {"Gate": "GradientQuery"}
+_ELSEWHERE = {
+    "PrivacyEngine": ", which is Opacus's. In its place pv.PrivateLoop(model, optimizer, loss, data, "
+    "clip=, batch_size=, epochs=, budget=) gives the model, optimizer, criterion and loader."
+}
 
 
 def __getattr__(name: str) -> Any:
@@ -198,7 +205,7 @@ def __getattr__(name: str) -> Any:
         value = getattr(importlib.import_module(_NAMES[name]), name)
         globals()[name] = value
         return value
-    raise AttributeError(f"module 'privada' has no attribute {name!r}")
+    raise AttributeError(f"module 'privada' has no attribute {name!r}{_ELSEWHERE.get(name, '')}")
 
 
 def __dir__() -> list[str]:

@@ -85,7 +85,7 @@ def test_a_data_set_of_rows_trains_as_tensors_do():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         pv.Trainer(Logits(), nn.CrossEntropyLoss(), pairs, **settings).fit()
-        made = pv.Trainer(by_rows, ModelLoss(by_rows), data, **settings).fit()
+        made = pv.Trainer(by_rows, ModelLoss(by_rows), data, example=data[0], **settings).fit()
         trainer(by_trainer, data, steps=2).train()
     assert isinstance(made._run.tried.engine, OnePassEngine)
     torch.testing.assert_close(parameters(by_rows), parameters(model))
@@ -98,7 +98,8 @@ def test_a_loop_as_users_of_transformers_write_it():
     def loop_of(model):
         return pv.PrivateLoop(
             model, torch.optim.SGD(model.parameters(), lr=0.1), ModelLoss(model), data, clip=1.0,
-            batch_size=20, steps=3, noise_multiplier=1.0, delta=1e-3, seed=5,
+            collate=pv.pad_to(LENGTH), batch_size=20, steps=3, noise_multiplier=1.0, delta=1e-3,
+            seed=5,
         )  # fmt: skip
 
     model, optimizer, _, loader = loop_of(one)
@@ -122,7 +123,7 @@ def test_a_loop_says_what_its_model_is_to_be_given():
     loss = ModelLoss(one)
     loop = pv.PrivateLoop(
         one, torch.optim.SGD(one.parameters(), lr=0.1), lambda out, y: loss(out, y), labelled(),
-        clip=1.0, batch_size=20, steps=3, noise_multiplier=1.0, delta=1e-3,
+        example=labelled()[0], clip=1.0, batch_size=20, steps=3, noise_multiplier=1.0, delta=1e-3,
     )  # fmt: skip
     batch = next(iter(loop.loader))
     assert set(batch) == {"input_ids", "attention_mask", "labels"}
@@ -326,6 +327,18 @@ WRONG = {
     "optimisers": ({"optimizers": (None, None)}, "The method is the optimiser"),
     "no rows": ({"train_dataset": datasets.Dataset.from_dict({"input_ids": []})}, "empty"),
     "a stream": ({"train_dataset": iter([])}, "without streaming"),
+    "no method": ({"method": None}, "Expected method and batch_size"),
+    "a collator of tokens": (
+        {
+            "max_length": None,
+            "data_collator": type(
+                "DataCollatorForLanguageModeling",
+                (),
+                {"mlm": False, "__call__": lambda self, rows: {}},
+            )(),
+        },
+        "Give max_length=64 in its place",
+    ),
     "no length of zero": ({"max_length": 0}, "max_length"),
     "several data sets": (
         {"train_dataset": datasets.DatasetDict({"train": labelled(), "test": labelled()})},
@@ -358,8 +371,8 @@ def test_labels_among_the_inputs_are_refused_in_words():
     data = rows(goals=[0, 1] * 40, labels=[0, 1] * 40)
     with pytest.raises(pv.ModelError, match="keep them out of the inputs"):
         pv.Trainer(
-            Mean(), lambda out, y: out.loss, data, method=METHOD, batch_size=10, steps=1,
-            noise_multiplier=1.0, delta=1e-3,
+            Mean(), lambda out, y: out.loss, data, example=data[0], method=METHOD, batch_size=10,
+            steps=1, noise_multiplier=1.0, delta=1e-3,
         )  # fmt: skip
 
 
@@ -368,6 +381,7 @@ def test_a_row_that_does_not_fit_counts_as_zero():
         model = bert(hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
         pv.Trainer(
             model, ModelLoss(model), data, method=METHOD, batch_size=ROWS, population=ROWS,
+            example=data[0],
             sampling="everyone", steps=1, noise_multiplier=1.0, delta=1e-3, seed=2,
         ).fit()  # fmt: skip
         return parameters(model)

@@ -18,6 +18,7 @@ from privada.core.structure import Misfit, Rows, Structure, as_pair, as_tensor, 
 from privada.core.validation import integer
 from privada.data.batch import Batch
 from privada.data.columns import Column, SparseColumn
+from privada.data.lengths import without_length
 from privada.data.padding import Padding
 from privada.data.records import Collate, Indices, Transform
 
@@ -59,8 +60,9 @@ class DatasetRecords:
         transform: Transform | None = None,
         collate: Collate | None = None,
         example: Any = None,
+        public: bool = False,
     ) -> None:
-        self._dataset, self._device = dataset, device
+        self._dataset, self._device, self._public = dataset, device, public
         self._transform, self._collate = transform, collate
         self.names: tuple[tuple[str, ...], str] | None = None
         self._structure = self._look(example, dtype)
@@ -70,6 +72,7 @@ class DatasetRecords:
         """Return the structure that all records are to have, from one record that is public."""
         source, step = self._dataset, ""
         kind: str | None = None
+        unknown: list[str] = []
         while isinstance(source, Part):
             source = source.dataset
         with hidden_generator(SecureSource(), torch.device("cpu")) as streams, silenced():
@@ -79,18 +82,32 @@ class DatasetRecords:
                 step = "has something else"
                 if self._collate is None:
                     self.names = _names(record)
-                    return Structure(record, dtype)
-                step = "collate does not turn into a batch of one, given in a list of one"
-                batch = self._collate([tree_map(_copied, record)])
-                self.names = _names(batch)
-                found = Structure(batch, dtype, batched=True)
-                fixed = getattr(self._collate, "fixed_lengths", False)
-                if fixed or not self._grows(record, found, dtype):
-                    return found
+                    found = Structure(record, dtype)
+                    if example is not None or self._public:
+                        return found
+                    unknown = without_length(None if self._transform else source, record)
+                    if not unknown:
+                        return found
+                else:
+                    step = "collate does not turn into a batch of one, given in a list of one"
+                    batch = self._collate([tree_map(_copied, record)])
+                    self.names = _names(batch)
+                    found = Structure(batch, dtype, batched=True)
+                    fixed = getattr(self._collate, "fixed_lengths", False)
+                    if fixed or not self._grows(record, found, dtype):
+                        return found
             except BaseException as error:
                 pass_on_signals(error)
                 kind = type(error).__name__
         # outside the handler, or Python would show the record's own exception beside it
+        if kind is None and self._collate is None:
+            raise ArgumentError(
+                f"Expected sequences of a length that is known, got {', '.join(unknown)}, whose "
+                "type allows any. A record of another length than the first would count as zero, "
+                "and nothing may say so. Give collate=pv.pad_to(length), with a length that is "
+                "chosen without the records, or example=, a made-up record of the length that all "
+                "have."
+            )
         if kind is None:
             raise ArgumentError(
                 "Expected collate to give every record the same shape, got one whose result is "
@@ -250,7 +267,9 @@ class _Padding:
     def __call__(self, records: list[Any]) -> Any:
         (record,) = records
         inputs, targets = as_pair(record)
-        return self._all(inputs, self._value), self._all(targets, self._target)
+        inputs, targets = self._all(inputs, self._value), self._all(targets, self._target)
+        name = target_of(record)
+        return (inputs, targets) if name is None else {**inputs, name: targets}
 
     def _all(self, values: Any, filling: float | None) -> Any:
         return tree_map(lambda each: self._padded(each, filling), values, is_leaf=_is_sequence)

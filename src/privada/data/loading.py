@@ -51,7 +51,7 @@ def load(
     ):
         if len(given) == 0:
             raise DataError(_EMPTY)
-        records = DatasetRecords(given, dtype, device, transform, collate, example)
+        records = DatasetRecords(given, dtype, device, transform, collate, example, public)
     else:
         raise DataError(
             f"Expected data to be a pair (inputs, targets) or a map-style dataset, got "

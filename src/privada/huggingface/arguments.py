@@ -44,7 +44,7 @@ _REMEDIES = {
 
 
 def check_settings(
-    settings: dict[str, Any], rows: Any, max_length: int | None, collator: Any
+    args: Any, settings: dict[str, Any], rows: Any, max_length: int | None, collator: Any
 ) -> None:
     """Raise if something is given that is called otherwise here, or that there is not."""
     if max_length is not None:
@@ -54,10 +54,22 @@ def check_settings(
                 "Expected max_length or data_collator, got both. Let the collator pad to a length "
                 "that is known without the data (padding='max_length', max_length=64)."
             )
-    if settings.get("args") is not None:
+    if args is not None:
         raise ArgumentError(
             "Expected the settings as arguments of PrivateTrainer, got args. For these write "
-            f"{_in_our_words(settings['args'])}."
+            f"{_in_our_words(args)}."
+        )
+    if getattr(collator, "padding", None) in (True, "longest"):
+        raise ArgumentError(
+            f"Expected data_collator to pad to a length that is known without the data, got "
+            f"{type(collator).__name__}, whose result is longer for a longer record. Give "
+            "max_length=64 in its place, or padding='max_length', max_length=64 to the collator."
+        )
+    if type(collator).__name__ == "DataCollatorForLanguageModeling" and not collator.mlm:
+        raise ArgumentError(
+            "Expected rows of tokens without DataCollatorForLanguageModeling, whose result is "
+            "longer for a longer record, got one. Give max_length=64 in its place: a causal model "
+            "learns the tokens of rows that have no labels, padding left out."
         )
     for name, remedy in _REMEDIES.items():
         if name in settings:

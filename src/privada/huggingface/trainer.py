@@ -51,6 +51,7 @@ class PrivateTrainer:
     Args:
         model: a model of transformers, or one that peft has adapted: parameters without gradients
             are not trained.
+        args: None; for transformers' TrainingArguments the error says what to write.
         train_dataset: private rows, as `datasets.Dataset` gives them: dictionaries with the model's
             inputs, and "labels" or "label". Other columns are left out.
         method: how to train, such as `pv.methods.DPAdam(lr=1e-3, clip=1.0)`.
@@ -109,10 +110,11 @@ class PrivateTrainer:
     def __init__(
         self,
         model: nn.Module,
+        args: Any = None,
         *,
         train_dataset: Any,
-        method: Method,
-        batch_size: float,
+        method: Method | None = None,
+        batch_size: float | None = None,
         eval_dataset: Any = None,
         max_length: int | None = None,
         processing_class: Any = None,
@@ -130,8 +132,13 @@ class PrivateTrainer:
         stopping: EarlyStopping | None = None,
         **settings: Any,
     ) -> None:
-        check_settings(settings, train_dataset, max_length, data_collator)
-        settings.pop("args", None)
+        check_settings(args, settings, train_dataset, max_length, data_collator)
+        if method is None or batch_size is None:
+            raise ArgumentError(
+                f"Expected method and batch_size, got method={shown(method)}, batch_size="
+                f"{shown(batch_size)}. Write method=pv.methods.DPAdam(lr=1e-3, clip=1.0), "
+                "batch_size=256, the expected number of rows in a step."
+            )
         self.loss: Loss = ModelLoss(model) if loss is None else loss
         self._processing = processing_class
         causal = isinstance(self.loss, ModelLoss) and self.loss.shifted

@@ -1,9 +1,12 @@
 """Evaluations of a run: scores on public records, and private ones that were charged."""
 
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
+
+from torch.utils._pytree import tree_leaves
 
 from privada import data as private_data
 from privada.core.errors import ArgumentError
@@ -80,7 +83,10 @@ class Evaluator:
 
         def load(data: Any) -> private_data.Records:
             collate = self._run.settings.collate
-            return private_data.load(data, first.dtype, first.device, collate=collate, public=True)
+            found = private_data.load(data, first.dtype, first.device, collate=collate, public=True)
+            if not self._run.elsewhere:
+                _warn_of_other_shapes(found, self._run.records)
+            return found
 
         known = [each for each in self._known if each is not None]
         return validation.on(self._run.model, self._loss, known, load)
@@ -146,3 +152,22 @@ class Evaluator:
             yield
         finally:
             self._run.parameters.write_(now)
+
+
+def _warn_of_other_shapes(public: private_data.Records, private: private_data.Records) -> None:
+    """Warn if public records have other shapes than the first private one: all of it is public."""
+    if not isinstance(private, private_data.DatasetRecords):
+        return
+    theirs, ours = (_shapes(each.example.dense().inputs) for each in (public, private))
+    if theirs != ours:
+        warnings.warn(
+            f"The public records of the validation have inputs of shape {theirs}, the first "
+            f"private one has {ours}. A private record of another shape than the first counts as "
+            "zero, and nothing may say so. If they have several lengths, give "
+            "collate=pv.pad_to(length); pv.usable_records asks how many fit.",
+            stacklevel=2,
+        )
+
+
+def _shapes(inputs: Any) -> str:
+    return ", ".join(str(tuple(each.shape[1:])) for each in tree_leaves(inputs))

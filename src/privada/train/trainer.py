@@ -171,7 +171,7 @@ class Trainer:
         resume: str | os.PathLike[str] | None,
     ) -> None:
         """Put the run together, from its beginning or from a checkpoint."""
-        self.model, self.method = model, method
+        self.model, self.method, self._loss = model, method, loss
         self._fingerprint = settings.fingerprint(method.describe())
         team = team_of(settings.executor)
         saved = team.first(
