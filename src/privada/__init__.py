@@ -188,8 +188,8 @@ __all__ = [
 
 _FORMER = {"Gate": "GradientQuery"}
 _ELSEWHERE = {
-    "PrivacyEngine": ", which is Opacus's. In its place pv.PrivateLoop(model, optimizer, loss, data, "
-    "clip=, batch_size=, epochs=, budget=) gives the model, optimizer, criterion and loader."
+    "PrivacyEngine": ", which is Opacus's. In its place pv.PrivateLoop(model, optimizer, loss, "
+    "data, clip=, batch_size=, epochs=, budget=) gives model, optimizer, criterion and loader."
 }
 
 

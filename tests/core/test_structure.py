@@ -117,6 +117,10 @@ def test_a_record_that_is_one_dictionary_is_a_pair_with_its_lists_as_sequences()
 
 
 def test_rows_of_different_lengths_are_padded():
-    inputs, target = pad_to(3, target=-100)([{"tokens": [4, 5], "labels": [1, 0, 1, 1]}])
-    assert inputs["tokens"].tolist() == [[4, 5, 0]]
-    assert target.tolist() == [[1, 0, 1]]
+    row = {"tokens": [4, 5], "labels": [1, 0, 1, 1]}
+    padded = pad_to(3, target=-100)([row])
+    assert {name: values.tolist() for name, values in padded.items()} == {
+        "tokens": [[4, 5, 0]],
+        "labels": [[1, 0, 1]],
+    }
+    assert row == {"tokens": [4, 5], "labels": [1, 0, 1, 1]}
