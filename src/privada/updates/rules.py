@@ -8,7 +8,7 @@ from torch import Tensor
 
 from privada.core.deprecation import renamed, renamed_argument
 from privada.core.tensors import Parameters
-from privada.core.validation import fraction, instance
+from privada.core.validation import fraction, instance, integer
 from privada.core.values import Release, State
 from privada.updates.projections import Projection, checked_onto
 
@@ -152,14 +152,15 @@ def within(
     return ParameterStep(onto.project(point, metric).sub_(before))
 
 
-def averaged(rule: UpdateRule) -> UpdateRule:
-    """Return a rule that ends with the mean of the parameters of all steps.
+def averaged(rule: UpdateRule, after: int = 0) -> UpdateRule:
+    """Return a rule that ends with the mean of the parameters of all steps, or of the last ones.
 
     The model is trained as before; when the run ends, its parameters become the mean. Those that
     training started from are not in it.
 
     Args:
         rule: the rule to average.
+        after: how many steps at the start are left out of the mean.
 
     Returns:
         The same rule with other `final_parameters`.
@@ -174,6 +175,7 @@ def averaged(rule: UpdateRule) -> UpdateRule:
     arXiv 2106.13756, Algorithms 1 and 2, last line.
     """
     instance("rule", rule, UpdateRule, "to be a rule of pv.updates", "Use pv.updates.sgd().")
+    integer("after", after, least=0)
 
     def init(parameters: Parameters) -> State:
         return rule.init(parameters) | {"points": 0, "mean": parameters.zeros()}
@@ -185,7 +187,8 @@ def averaged(rule: UpdateRule) -> UpdateRule:
         move, own = rule.update(release, own, parameters, lr)
         points = state["points"] + 1
         point = parameters.read().add_(move.direction, alpha=move.length)
-        return move, own | {"points": points, "mean": state["mean"].lerp(point, 1 / points)}
+        mean = state["mean"].lerp(point, 1 / max(1, points - after))
+        return move, own | {"points": points, "mean": mean}
 
     def final_parameters(state: State) -> Tensor | None:
         return state["mean"] if state["points"] else None
