@@ -63,6 +63,8 @@ def trainer(method, steps=12, **settings):
     torch.manual_seed(0)
     model = nn.Linear(FEATURES, CLASSES).double()
     options = {"noise_multiplier": SIGMA, "delta": 1e-3} | settings
+    if method.name == "newton":
+        options["sampling"] = "everyone"
     return pv.Trainer(
         model, nn.CrossEntropyLoss(), (X, Y), method=method, batch_size=RECORDS, steps=steps,
         **options,

@@ -87,7 +87,8 @@ class Parameters:
 
     Tied parameters occur once. Frozen ones (`requires_grad=False`) do not occur. With a `side`,
     gradients of public examples can be taken at them. `epoch` is how many steps one pass over the
-    records takes, where that is known.
+    records takes, and `curvature` the largest second derivative of the loss in any direction of the
+    outputs, where these are known.
     """
 
     def __init__(
@@ -113,6 +114,7 @@ class Parameters:
                 f"got {listed}. Move the model with model.to(device, torch.float32)."
             )
         self._model, self._side, self.epoch = whole, side, epoch
+        self.curvature: float | None = None
         self._tensors: list[Tensor] = list(named.values())
         self.layout = Layout(tuple(named), tuple(p.shape for p in named.values()))
         self.size = self.layout.size  # the number of coordinates

@@ -6,6 +6,7 @@ from typing import Any
 from torch import Tensor
 
 from privada.core.errors import ArgumentError
+from privada.core.feature_maps import FeatureMap
 from privada.core.receipts import Receipt, check_receipt
 
 # What update rules, controllers and preconditioners keep between steps: plain numbers, strings and
@@ -80,7 +81,8 @@ class Release:
     the batch size, or the number of micro-batches. `receipt` says which event paid for it. Only
     `privada.noise` makes one. `statistics` are the extra coordinates of the sum, with the same
     noise; None if there are none. `public` is the gradient of what the objective adds without
-    looking at records, such as weight decay.
+    looking at records, such as weight decay. `features` maps what was released in other features of
+    a linear layer back to its parameters.
 
     Guarantee: there is none without the receipt of a charge. Everything computed from releases
     alone is post-processing and costs nothing.
@@ -107,6 +109,7 @@ class Release:
     shift: Tensor | None = None
     public: Tensor | None = None
     statistics: Tensor | None = None
+    features: FeatureMap | None = None
 
     def __post_init__(self) -> None:
         check_receipt(self.receipt)
@@ -122,6 +125,8 @@ class Release:
         mean = self.value / self.batch_size
         if self.scale is not None:
             mean.mul_(self.scale)
+        if self.features is not None:
+            mean = self.features.restored(mean)
         return mean if self.shift is None else mean.add_(self.shift)
 
     def with_public_term(self, direction: Tensor) -> Tensor:
@@ -133,7 +138,7 @@ class Release:
 
         Where nothing is restored that is the value itself, which is not copied.
         """
-        if self.scale is None and self.shift is None and self.public is None:
+        if all(x is None for x in (self.scale, self.shift, self.public, self.features)):
             return self.value, factor / self.batch_size
         return self.gradient, factor
 
@@ -141,6 +146,8 @@ class Release:
     def gradient_std(self) -> Tensor | float:
         """The standard deviation of the noise in each coordinate of `gradient`."""
         std = self.noise_std / self.batch_size
+        if self.features is not None:
+            return std * self.features.spread_over(self.value.numel())
         return std if self.scale is None else std * self.scale
 
     @property
@@ -154,6 +161,10 @@ class Release:
     def restored(self, scale: Tensor | None, shift: Tensor | None) -> "Release":
         """Return this release with the scale and shift that undo the whitening."""
         return replace(self, scale=scale, shift=shift)
+
+    def restored_by(self, features: FeatureMap) -> "Release":
+        """Return this release with the map of features that undoes theirs."""
+        return replace(self, features=features)
 
     def plus(self, public: Tensor) -> "Release":
         """Return this release with the gradient of a public term beside it."""

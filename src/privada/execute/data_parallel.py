@@ -216,7 +216,7 @@ class _Part:
                 for tensor, there in zip(kept, ask.scaling, strict=True)
             ]
             if not self._ranks.leads:
-                self._scaling = FlatScaling(*parts)
+                self._scaling = FlatScaling(parts[0], parts[1])
 
     def _shared(self, own: Tensor | None) -> Tensor:
         values = self._parameters.zeros() if not self._ranks.leads or own is None else own

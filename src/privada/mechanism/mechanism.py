@@ -135,7 +135,8 @@ class Mechanism:
         outlook = Outlook(parameters.size, clip / batch_size, clip)
         queries = parts.controller.queries
         turns = steps_of_a_charge(sampler)
-        releases = Releases(steps, parts.schedule, queries, preliminary, outlook, turns)
+        relative = parts.preconditioner.feature_products
+        releases = Releases(steps, parts.schedule, queries, preliminary, outlook, turns, relative)
         kind = Independent() if noise is None else noise
         return cls(sampler, releases, batch_size, clip, clipping, kind, unit=unit)
 

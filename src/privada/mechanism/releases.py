@@ -31,6 +31,7 @@ class Releases:
         schedule: the relative noise of each step.
         queries: how many releases a step takes.
         preliminary: noise multipliers of releases over all records before the first step.
+        relative: whether those are factors of the run's own noise multiplier.
         outlook: what is known of releases whose noise follows others, at a multiplier of 1.
         turns: how many releases in a row one charge pays for, over parts of the data that share no
             unit. They have the same noise: the least that the schedule has for one of them.
@@ -54,6 +55,7 @@ class Releases:
         preliminary: tuple[float, ...] = (),
         outlook: Outlook | None = None,
         turns: int = 1,
+        relative: bool = False,
     ) -> None:
         self.following = None if isinstance(schedule, Schedule) else schedule
         self._outlook = outlook or Outlook(coordinates=1, std=0.0, bound=1.0)
@@ -64,7 +66,7 @@ class Releases:
                 f"steps, got {len(factors)}."
             )
         self.steps, self._factors, self._preliminary = steps, factors, preliminary
-        self._turns = turns
+        self._turns, self.relative = turns, relative
         counts = (queries(step) for step in range(steps))
         self._starts = list(accumulate(counts, initial=len(preliminary)))
 
@@ -80,6 +82,10 @@ class Releases:
     def step_of(self, release: int) -> int:
         """Return the step that a release belongs to."""
         return bisect_right(self._starts, release) - 1
+
+    def preliminary(self, noise: float, noise_multiplier: float) -> float:
+        """Return the noise multiplier of a release before the first step, from what asks for it."""
+        return noise * noise_multiplier if self.relative else noise
 
     def factor(self, step: int) -> float:
         """Return the relative noise of a step."""
@@ -100,7 +106,10 @@ class Releases:
         `event` makes a step's event from its multiplier: `noise_multiplier` times its factor.
         """
         first = len(self._preliminary)
-        found = Counter(events.gaussian(each) for each in self._preliminary[start:end])
+        found = Counter(
+            events.gaussian(self.preliminary(each, noise_multiplier))
+            for each in self._preliminary[start:end]
+        )
         start = max(start, first)
         if self.following is not None:
             ahead = self.forecast(event, noise_multiplier, self.following.init(), end - start)

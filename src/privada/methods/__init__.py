@@ -19,6 +19,7 @@ from privada.methods.pagan import PAGAN
 from privada.methods.pasan import PASAN
 from privada.methods.pda_dpmd import PDADPMD
 from privada.methods.pdp_sgd import PDPSGD
+from privada.methods.private_newton import PrivateNewton
 from privada.methods.scale_then_privatise import ScaleThenPrivatise
 
 _METHODS: dict[str, type[Method]] = {
@@ -42,6 +43,7 @@ _METHODS: dict[str, type[Method]] = {
         DPAdamBC,
         ScaleThenPrivatise,
         DP2RMSProp,
+        PrivateNewton,
     )
 }
 
@@ -65,6 +67,7 @@ __all__ = [
     "DPRPub",
     "Method",
     "Parts",
+    "PrivateNewton",
     "ScaleThenPrivatise",
     "get",
     "names",

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from privada.core.deprecation import renamed_argument
 from privada.core.errors import ArgumentError
+from privada.core.feature_maps import FeatureMap
 from privada.core.tensors import Parameters
 from privada.core.validation import flag, printable_text, shown
 from privada.core.values import Release, State
@@ -25,6 +26,8 @@ class FlatScaling:
     Args:
         scale: a vector of scales; None where all are 1.
         shift: a vector of shifts; None where all are 0.
+        features: other features of a linear layer, in which its gradients are clipped; None for
+            its own.
 
     Example:
         >>> import torch, privada as pv
@@ -35,6 +38,7 @@ class FlatScaling:
 
     scale: Tensor | None
     shift: Tensor | None
+    features: FeatureMap | None = None
 
 
 class Preconditioner:
@@ -68,6 +72,9 @@ class Preconditioner:
 
     source: str = ""
     private: bool = True
+    # whether it asks for products of the features of a linear model, in the place of squares of
+    # gradients, with noise that is a part of the run's own: `preliminary` are factors of it then
+    feature_products: bool = False
 
     def preliminary(self, parameters: Parameters) -> tuple[float, ...]:
         """Return the noise multipliers of the releases that `prepare` queries."""

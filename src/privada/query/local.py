@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from privada import data
 from privada.clipping import Batch, Engine
 from privada.clipping.averages import averages
+from privada.clipping.feature_products import feature_product_sum
 from privada.clipping.one_pass import OnePassEngine
 from privada.clipping.probes import refuse_mixing_models
 from privada.clipping.squares import squared_sum
@@ -25,6 +26,7 @@ from privada.query.executor import Draw
 
 # How many units are read at a time where all of them are, and what their gradients may take.
 _UNITS_AT_A_TIME, _GRADIENT_BYTES = 256, 1 << 28
+_UNITS_OF_INPUTS = 8192
 # After so many sums a model is tried on other dummy examples, at the parameters of the time.
 _RECHECKED_AFTER = frozenset(4**k for k in range(2, 30))
 
@@ -163,6 +165,38 @@ class LocalExecutor:
         hidden = hidden_generator(self.model_rng, self.parameters.device)
         with hidden as streams, silenced(), self._state.untouched():
             return squared_sum(self.parameters, self._all_rows(streams, rng, part, parts), bound)
+
+    def feature_products(self, size_weight: float, rng: RandomSource) -> ClippedSum:
+        """Return the sum of products of the inputs of a linear model over all units.
+
+        As `feature_product_sum` has it, with a last input of 1 where the model has a bias. A unit
+        counts as the average over its rows, of which `rng` chooses some where there are more than a
+        look takes.
+        """
+        shapes = self.parameters.layout.shapes
+        bias = len(shapes) > 1
+        hidden = hidden_generator(self.model_rng, self.parameters.device)
+        with hidden as streams, silenced(), self._state.untouched():
+            parts = self._all_inputs(streams, rng, bias)
+            return feature_product_sum(parts, int(shapes[0][1]) + bias, size_weight)
+
+    def _all_inputs(
+        self, streams: HiddenStreams, rng: RandomSource, bias: bool
+    ) -> Iterator[tuple[Tensor, Tensor]]:
+        """Yield the inputs of all units that can be read, and one over the rows of their unit."""
+        count = max(1, _UNITS_OF_INPUTS // self._units.rows_per_unit)
+        for start in range(0, self._units.size, count):
+            some = np.arange(start, min(start + count, self._units.size))
+            indices, owners = self._units.rows(some, rng)
+            batch, found = self._records.read(indices, streams)
+            if batch is None:
+                continue
+            weights = np.ones(len(found))
+            if owners is not None:
+                weights = 1 / np.bincount(owners)[owners[found]]
+            inputs = batch.dense().inputs.cpu()
+            rows = torch.nn.functional.pad(inputs, (0, 1), value=1.0) if bias else inputs
+            yield rows, torch.from_numpy(weights)
 
     def _all_rows(
         self, streams: HiddenStreams, rng: RandomSource, part: int = 0, parts: int = 1

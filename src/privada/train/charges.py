@@ -179,7 +179,8 @@ class RunCharges:
         # what comes beside the steps: queries before them, and scores on the way
         paid = self.own_tally() - self.own_tally("training") - self.own_tally("validation")
         paid += self.scores(0, mechanism.releases.steps)
-        first = mechanism.releases.before(0)
+        # those whose noise is a part of the run's own are calibrated with it
+        first = 0 if mechanism.releases.relative else mechanism.releases.before(0)
         before = epsilon_of(paid + mechanism.charges(0, first), self.delta)
         if before >= budget.epsilon:
             raise BudgetExceeded(

@@ -4,6 +4,7 @@ import math
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any, Protocol
 
 from torch import nn
@@ -13,12 +14,16 @@ from privada.accounting.ledger import ADAPTIVE, PLANNED, ROW, all_rows_of
 from privada.clipping import Clipping, refuse_mixing_layers
 from privada.clipping.clips import THRESHOLD, checked
 from privada.clipping.engine import not_compiled
+from privada.clipping.linear_engine import LinearEngine, check_linear, curvature_of
 from privada.clipping.losses import Loss
+from privada.core.errors import ArgumentError
 from privada.core.randomness import make_source
 from privada.core.tensors import Parameters
 from privada.mechanism import Mechanism, Parts
+from privada.participation import Everyone
 from privada.query.account import Account
 from privada.query.executor import Executor
+from privada.query.feature_products import FeatureProductQuery
 from privada.query.gradients import GradientQuery
 from privada.query.local import LocalExecutor
 from privada.query.second_moments import SecondMomentQuery
@@ -90,6 +95,8 @@ class Run:
             self._load(data)
             mechanism = self._mechanism(parts_of, clip, clipping)
             self._try(loss, mechanism.clipping)
+            if self.parts.preconditioner.feature_products:
+                self._check_solver(loss)
 
         def charges() -> RunCharges:
             chosen_on_the_way = mechanism.follows or settings.charged_stopping is not None
@@ -158,6 +165,33 @@ class Run:
             self.units.rows_per_unit,
         )
 
+    def _check_solver(self, loss: Loss) -> None:
+        """Raise unless a method that asks for products of features fits all else of the run."""
+        settings = self.settings
+        if not isinstance(settings.sampling, Everyone):
+            raise ArgumentError(
+                f"Expected sampling='everyone' for a method that solves linear models, got "
+                f"sampling={settings.sampling!r}. Give sampling='everyone', batch_size="
+                f"{self.population} and some tens of steps."
+            )
+        if settings.executor is not None or self.elsewhere:
+            raise ArgumentError(
+                "Expected a method that solves linear models to compute sums in this process, got "
+                "other processes or clients. Leave executor out, or take another method, such as "
+                "pv.methods.DPAdamWOSM()."
+            )
+        if settings.objective.terms:
+            raise ArgumentError(
+                "Expected no weight_decay and no public_term with a method that solves linear "
+                "models: its steps are as long as the loss of the records allows. Leave them out."
+            )
+        check_linear(self.model, private_data.dummy_batch(self.records).dense())
+        outputs = self.parameters.layout.shapes[0][0]
+        self.parameters.curvature = curvature_of(loss, outputs)
+        self.tried = replace(
+            self.tried, engine=LinearEngine(self.tried.engine, self.model, loss, self.parameters)
+        )
+
     def _mechanism(
         self, parts_of: Callable[[int], MethodParts], clip: float, clipping: Clipping
     ) -> Mechanism:
@@ -210,13 +244,22 @@ class Run:
             parameters=self.parameters,
             units=self.units,
         )
-        self.second_moments = SecondMomentQuery(
-            executor=executor,
-            account=account,
-            noise=self.noise,
-            rng=self.sources["sampling"],
-            population=self.population,
-        )
+        self.second_moments = self._second_moment_query(executor, account)
+
+    def _second_moment_query(
+        self, executor: Executor, account: Account
+    ) -> SecondMomentQuery | FeatureProductQuery:
+        """Return what the preconditioner asks before the first step."""
+        asked: dict[str, Any] = {
+            "account": account,
+            "noise": self.noise,
+            "rng": self.sources["sampling"],
+            "population": self.population,
+        }
+        if not self.parts.preconditioner.feature_products:
+            return SecondMomentQuery(executor=executor, **asked)
+        assert isinstance(executor, LocalExecutor)
+        return FeatureProductQuery(executor=executor, **asked)
 
     def _executor(self) -> Executor:
         """Return what computes clipped sums from the records."""

@@ -88,7 +88,8 @@ def prepare(run: Run, state: TrainState) -> TrainState:
         nonlocal made
         run.charges.check_left(made)
         ahead = partial(run.charges.ahead, made)
-        release = run.second_moments.release(bound, noise_multiplier, ahead)
+        noise = run.mechanism.releases.preliminary(noise_multiplier, run.mechanism.noise_multiplier)
+        release = run.second_moments.release(bound, noise, ahead)
         made += 1
         return release
 
