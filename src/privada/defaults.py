@@ -4,10 +4,12 @@ import math
 from dataclasses import dataclass, fields
 from typing import Any
 
+from privada.accounting import Budget
+from privada.accounting.calibration import noise_multiplier
 from privada.core.errors import ArgumentError
 from privada.core.public_examples import Public
 from privada.core.validation import integer, positive
-from privada.methods import PAGAN, PASAN, AdaDPS, DPAdamWOSM, Method, get
+from privada.methods import PAGAN, PASAN, AdaDPS, DPAdamWOSM, Method, PrivateNewton, get
 from privada.preconditioning import public_gradients, public_moments
 from privada.updates import falling
 
@@ -20,6 +22,9 @@ _DRIFT, _FIRST, CLIP = 0.3, 0.6, 0.5
 _FIRST_OF_NUMBERS = 0.1
 # How many bins a number of a table has, from so many records for each column of numbers on.
 _BINS = ((500, 16), (20, 8))
+# How many steps Newton's method takes, and its clip norm for classes and for numbers: how much of
+# what the noise of a run lets it be, and the most that it is.
+_NEWTON_STEPS, _NEWTON_CLIP = 40, {False: (0.05, 8.0), True: (0.014, 5.7)}
 # How many public examples a step looks at.
 _PUBLIC_BATCH = 256
 
@@ -123,6 +128,7 @@ class Defaults:
     method: Method
     batch_size: float
     epochs: float
+    sampling: str = "poisson"
 
     def steps_on(self, records: int) -> int:
         """Return the number of steps on so many records."""
@@ -162,3 +168,46 @@ def settings(
     rate = falling(first, steps) if lr is None else positive("lr", lr)
     bound = CLIP if clip is None else positive("clip", clip)
     return Defaults(DPAdamWOSM(lr=rate, clip=bound), size, length)
+
+
+def newton(
+    records: int,
+    features: int,
+    outputs: int,
+    budget: Budget,
+    *,
+    batch: float | None = None,
+    epochs: float | None = None,
+    clip: float | None = None,
+    lr: float | None = None,
+) -> Defaults:
+    """Return what to train a linear model with by `pv.methods.PrivateNewton`.
+
+    The clip norm is as large as lets the noise of the run move a score by no more than a fixed
+    amount: it grows with the number of records and with epsilon, and falls with the root of the
+    number of features.
+
+    Guarantee: it depends on the numbers of records, features and outputs, on the budget and on what
+    is said alone, all of it public.
+
+    Example:
+        >>> import privada as pv
+        >>> from privada import defaults
+        >>> found = defaults.newton(39_000, 358, outputs=2, budget=pv.Budget(1.0, 1e-6))
+        >>> found.method.describe(), found.steps_on(39_000), found.sampling
+        ('newton (clip=8.0, lr=1.0, share=0.15, floor=0.1)', 40, 'everyone')
+
+    Reference: Ganesh, Haghifam, Steinke and Thakurta (2023), Faster Differentially Private Convex
+    Optimization via Second-Order Methods, arXiv 2305.13209, for the method.
+    """
+    if clip is None:
+        sigma = noise_multiplier(
+            epsilon=budget.epsilon, delta=budget.delta, sampling_rate=1.0, steps=1
+        )
+        weight, most = _NEWTON_CLIP[outputs == 1]
+        width = 2 * (features + 1) * max(1, outputs - 1)
+        clip = float(f"{min(most, weight * records / (sigma * math.sqrt(width))):.4g}")
+    method = PrivateNewton(clip=clip) if lr is None else PrivateNewton(clip=clip, lr=lr)
+    size = float(integer("records", records)) if batch is None else positive("batch_size", batch)
+    length = float(_NEWTON_STEPS) if epochs is None else positive("epochs", epochs)
+    return Defaults(method, size, length, "everyone")

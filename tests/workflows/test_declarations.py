@@ -56,7 +56,8 @@ def options_for(name):
             defaults.named(name, PUBLIC if options.public else None, lr=options.lr)
         except ArgumentError:
             continue
-        return replace(options, method=name)
+        size = None if name == "newton" else options.batch_size  # it takes all records
+        return replace(options, method=name, batch_size=size)
     return None
 
 

@@ -25,7 +25,7 @@ from privada.core.randomness import make_source
 from privada.core.validation import integer, one_of
 from privada.data import units_of
 from privada.features import Scattering2D, extract
-from privada.methods import Method
+from privada.methods import Method, PrivateNewton
 from privada.models import Architecture
 from privada.scikit_learn import upstream
 from privada.scikit_learn.fit_registry import CloneFamily, has_unpaid_fits, record_fit
@@ -98,15 +98,16 @@ class PrivateEstimator(CloneFamily, BaseEstimator):  # type: ignore[misc]
         prepared = self._preparation(inputs, targets)
         seen = digest(inputs, targets) if seed is None else None
         targets = self._scaled_targets(targets)
-        chosen = self._settings(records, numbers=outputs == 1)
-        hidden = self._widths() if self.model == "mlp" else ()
         budget = Budget(self.epsilon, default_delta(records) if self.delta is None else self.delta)
+        chosen = self._settings(records, int(inputs.shape[1]), outputs, budget)
+        hidden = self._widths() if self.model == "mlp" else ()
         data = self._scaled_pair(inputs, targets)
         with self._account(seen, budget) as (ledger, others):
             width = int(inputs.shape[1])
             if self.features is not None:
                 data = extract(self.features, data, cache=self.cache)
                 width = data[0].shape[1]
+                chosen = self._settings(records, width, outputs, budget)
             self.architecture_ = Architecture(self.model, width, outputs, hidden)
             with hidden_generator(make_source(seed, "weights"), torch.device("cpu")):
                 module = self.architecture_.build()
@@ -117,6 +118,7 @@ class PrivateEstimator(CloneFamily, BaseEstimator):  # type: ignore[misc]
                 method=chosen.method,
                 batch_size=chosen.batch_size,
                 epochs=chosen.epochs,
+                sampling=chosen.sampling,
                 budget=budget,
                 ledger=ledger,
                 seed=seed,
@@ -202,10 +204,17 @@ class PrivateEstimator(CloneFamily, BaseEstimator):  # type: ignore[misc]
                     others.append(other.name)
             yield ledger, others
 
-    def _settings(self, records: int, *, numbers: bool) -> defaults.Defaults:
+    def _settings(
+        self, records: int, features: int, outputs: int, budget: Budget
+    ) -> defaults.Defaults:
+        if self.method == PrivateNewton.name:
+            return defaults.newton(
+                records, features, outputs, budget, batch=self.batch_size, epochs=self.epochs,
+                clip=self.clip, lr=self.lr,
+            )  # fmt: skip
         usual = defaults.settings(
             records, batch=self.batch_size, epochs=self.epochs, clip=self.clip, lr=self.lr,
-            numbers=numbers,
+            numbers=outputs == 1,
         )  # fmt: skip
         if isinstance(self.method, Method):
             if self.lr is not None or self.clip is not None:
@@ -213,6 +222,11 @@ class PrivateEstimator(CloneFamily, BaseEstimator):  # type: ignore[misc]
                     "Expected lr and clip to be left out where method is a method with settings of "
                     f"its own, got lr={self.lr!r}, clip={self.clip!r}. Set them in the method."
                 )
+            if isinstance(self.method, PrivateNewton):
+                found = defaults.newton(
+                    records, features, outputs, budget, batch=self.batch_size, epochs=self.epochs
+                )
+                return replace(found, method=self.method)
             return defaults.Defaults(self.method, usual.batch_size, usual.epochs)
         if self.method is None or self.method == "dp-adam-wosm":
             return usual

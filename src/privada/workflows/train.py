@@ -21,6 +21,7 @@ from privada.core.randomness import make_source
 from privada.core.ranks import refuse_several
 from privada.core.validation import integer
 from privada.execute.helpers import helpers
+from privada.methods import PrivateNewton
 from privada.metrics import Validation, accuracy, auc, r2
 from privada.metrics.metric import metric
 from privada.metrics.validation import PublicEvaluator, figures_on
@@ -216,16 +217,9 @@ def _make_trainer(
     resumed: Path | None,
     executor: Execution | None = None,
 ) -> tuple[Trainer, Architecture]:
-    chosen = defaults.settings(
-        data.population, batch=options.batch_size, epochs=options.epochs, clip=options.clip,
-        lr=options.lr, numbers=data.outputs == 1,
-    )  # fmt: skip
-    method = chosen.method
-    if options.method not in (None, USUAL_METHOD):
-        assert options.method is not None
-        method = defaults.named(options.method, data.public, lr=options.lr, clip=options.clip)
-    hidden = options.hidden if options.model == "mlp" else ()
     features = int(data.train[0].shape[1])
+    chosen = _settings(options, data, features)
+    hidden = options.hidden if options.model == "mlp" else ()
     architecture = Architecture(options.model, features, data.outputs, hidden)
     with hidden_generator(make_source(options.seed, "weights"), torch.device("cpu")):
         model = architecture.build()
@@ -233,9 +227,10 @@ def _make_trainer(
         model,
         nn.CrossEntropyLoss() if data.outputs > 1 else nn.MSELoss(),
         data.train,
-        method=method,
+        method=chosen.method,
         batch_size=chosen.batch_size,
         epochs=chosen.epochs,
+        sampling=chosen.sampling,
         budget=options.budget(data.population),
         ledger=ledger,
         seed=options.seed,
@@ -249,6 +244,23 @@ def _make_trainer(
         validation=None if data.public is None else _PublicRows(data.public, **_measured(data)),
     )
     return trainer, architecture
+
+
+def _settings(options: TrainOptions, data: TrainingData, features: int) -> defaults.Defaults:
+    """Return what to train with: what is asked for, and what suits the table for the rest."""
+    asked: dict[str, Any] = {
+        "batch": options.batch_size, "epochs": options.epochs, "clip": options.clip,
+        "lr": options.lr,
+    }  # fmt: skip
+    if options.method == PrivateNewton.name:
+        budget = options.budget(data.population)
+        return defaults.newton(data.population, features, data.outputs, budget, **asked)
+    usual = defaults.settings(data.population, numbers=data.outputs == 1, **asked)
+    if options.method in (None, USUAL_METHOD):
+        return usual
+    assert options.method is not None
+    method = defaults.named(options.method, data.public, lr=options.lr, clip=options.clip)
+    return replace(usual, method=method)
 
 
 def table_score(outputs: int) -> Score:
