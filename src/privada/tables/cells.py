@@ -6,6 +6,7 @@ import math
 import numbers
 import re
 from collections.abc import Callable, Container, Sequence
+from contextlib import suppress
 from typing import Any, TypeVar
 
 import numpy as np
@@ -22,6 +23,10 @@ Cell = str | None
 _Value = TypeVar("_Value")
 _NOTHING = ("NAType", "NaTType")
 _DIGITS = re.compile(r"[+-]?[0-9]+")
+# Numbers that have more than one spelling; the whole ones among them are those with a sign of zero.
+_POINTED = re.compile(r"-?(0|[1-9][0-9]*)(\.[0-9]+([eE][+-]?[0-9]+)?|[eE][+-]?[0-9]+)|-0", re.ASCII)
+_TRUTH = frozenset(("True", "TRUE", "False", "FALSE"))
+_MOMENT = re.compile(r"\d{4}-\d{2}-\d{2}[T ]\d{2}:\d{2}.{0,30}", re.ASCII)
 # What may part a number's fraction from its whole: a point, a comma, or in each cell one of them.
 POINT, COMMA, EITHER = ".", ",", "either"
 
@@ -99,6 +104,34 @@ def text_of(value: Any) -> Cell:
         return None
     whole = number.is_integer() and abs(number) <= LARGEST_WHOLE
     return str(int(number)) if whole else repr(number)
+
+
+def canonical(text: str) -> str:
+    """Return the one text of a value, however a file, a database or a frame writes it.
+
+    A number with a point or an exponent, such as 1.0 or 1e5, has the text that `text_of` gives the
+    float64; -0 is 0; True, TRUE, False and FALSE are true and false; a time of day is ISO 8601, and
+    left out where it is midnight without an offset. Other text stays: 007, +1 and whole numbers of
+    any size.
+
+    Example:
+        >>> from privada.tables.cells import canonical
+        >>> [canonical(text) for text in ("1.0", "1e5", "2.50", "-0.0", "007", "TRUE")]
+        ['1', '100000', '2.5', '0', '007', 'true']
+        >>> canonical("2024-05-31 00:00:00"), canonical("2024-05-31 12:30:00.000")
+        ('2024-05-31', '2024-05-31T12:30:00')
+    """
+    if _POINTED.fullmatch(text):
+        number = float(text)
+        return text if math.isinf(number) else text_of(number) or text
+    if text in _TRUTH:
+        return text.lower()
+    if _MOMENT.fullmatch(text):
+        with suppress(ValueError):
+            moment = datetime.datetime.fromisoformat(text)
+            midnight = moment.time() == datetime.time() and moment.tzinfo is None
+            return (moment.date() if midnight else moment).isoformat()
+    return text
 
 
 def number_of(cell: Cell, missing: Container[str], mark: str = POINT) -> float:

@@ -83,9 +83,9 @@ def encode(table: Table, schema: Schema) -> Encoded:
     schema.check(table.names, has_header=table.has_header)
     _refuse_pending(schema)
     if isinstance(schema.target, Classes) and schema.target.others == "leave-out":
-        listed = frozenset(schema.target.classes)
+        listed = frozenset(map(schema.text, schema.target.classes))
         table = table.take(
-            _of_each(table, schema.target.column, lambda cell: cell in listed, np.bool_)
+            _of_each(table, schema.target.column, schema, lambda cell: cell in listed, np.bool_)
         )
     targets = _targets(table, schema)
     return Encoded(_inputs(table, schema), targets, schema.features, identifiers(table, schema))
@@ -201,17 +201,19 @@ def _write(out: NDArray[np.float32], made: Any, rows: slice) -> None:
         out[:] = made[rows].toarray() if is_sparse(made) else made[rows]
 
 
-def _of_each(table: Table, name: str, meaning: Callable[[Cell], Any], dtype: Any) -> NDArray[Any]:
+def _of_each(
+    table: Table, name: str, schema: Schema, meaning: Callable[[Cell], Any], dtype: Any
+) -> NDArray[Any]:
     """Return what the cells of a column stand for, found once for each different one."""
     codes, cells = table.coded(name)
-    return np.asarray(translate(cells, meaning, dtype, name)[codes])
+    return np.asarray(translate(list(map(schema.text, cells)), meaning, dtype, name)[codes])
 
 
 # ---------------------------------------------------------------------- each kind
 
 
 def _number(table: Table, name: str, kind: Number, schema: Schema) -> Any:
-    values = table.numbers(name, schema.missing)
+    values = schema.numbers(table, name)
     absent = np.isnan(values)
     filled = np.where(absent, -1.0 if kind.missing == "low" else 0.0, kind.unit(values))
     flag = [absent] if kind.missing == "flag" else []
@@ -220,16 +222,15 @@ def _number(table: Table, name: str, kind: Number, schema: Schema) -> Any:
 
 
 def _mixed(table: Table, name: str, kind: Mixed, schema: Schema) -> Any:
-    values = table.numbers(name, schema.missing, lenient=True)
+    values = schema.numbers(table, name, lenient=True)
     known = ~np.isnan(values)
-    absent = frozenset(schema.missing)
 
     def bucket(cell: Cell) -> int:
-        if cell is None or cell in absent:
+        if cell is None or cell in schema.absent:
             return kind.buckets
         return hash_bucket(cell, kind.buckets)
 
-    places = _of_each(table, name, bucket, np.int64)
+    places = _of_each(table, name, schema, bucket, np.int64)
     places[known] = kind.buckets  # and in no bucket
     number = np.where(known, kind.unit(values), 0.0).astype(np.float32)[:, None]
     return _Beside(number, _Slots(places, kind.buckets))
@@ -252,11 +253,13 @@ def _date(table: Table, name: str, kind: Date, schema: Schema) -> Any:
 
 
 def _category(table: Table, name: str, kind: Category, schema: Schema) -> Any:
-    known = {value: place for place, value in enumerate(kind.values)}
-    absent, last = frozenset(schema.missing), len(known) + kind.other
+    known: dict[Cell, int] = {}
+    for place, value in enumerate(kind.values):
+        known.setdefault(schema.text(value), place)
+    last = len(kind.values) + kind.other
 
     def slot(cell: Cell) -> int:
-        if cell is None or cell in absent:
+        if cell in schema.absent:
             return last
         if cell not in known and not kind.other:
             raise CellError(
@@ -265,16 +268,16 @@ def _category(table: Table, name: str, kind: Category, schema: Schema) -> Any:
             )
         return known.get(cell, last - 1)
 
-    return _Slots(_of_each(table, name, slot, np.int64), last + 1)
+    return _Slots(_of_each(table, name, schema, slot, np.int64), last + 1)
 
 
 def _hashed(table: Table, name: str, kind: Hashed, schema: Schema) -> Any:
-    absent = frozenset(schema.missing)
-
     def slot(cell: Cell) -> int:
-        return kind.buckets if cell is None or cell in absent else hash_bucket(cell, kind.buckets)
+        if cell is None or cell in schema.absent:
+            return kind.buckets
+        return hash_bucket(cell, kind.buckets)
 
-    return _Slots(_of_each(table, name, slot, np.int64), kind.buckets)
+    return _Slots(_of_each(table, name, schema, slot, np.int64), kind.buckets)
 
 
 def _text(table: Table, name: str, kind: Text, schema: Schema) -> Any:
@@ -344,7 +347,7 @@ def _targets(table: Table, schema: Schema) -> NDArray[Any]:
 
 
 def _range(table: Table, target: Range, schema: Schema) -> NDArray[Any]:
-    values = table.numbers(target.column, schema.missing)
+    values = schema.numbers(table, target.column)
     if np.isnan(values).any():
         raise DataError(
             f"Expected a target in every row of column {target.column!r}, got a missing value. "
@@ -354,14 +357,15 @@ def _range(table: Table, target: Range, schema: Schema) -> NDArray[Any]:
 
 
 def _classes(table: Table, target: Classes, schema: Schema) -> NDArray[Any]:
-    known = {name: number for number, name in enumerate(target.classes)}
-    absent = frozenset(schema.missing)
+    known: dict[Cell, int] = {}
+    for place, name in enumerate(target.classes):
+        known.setdefault(schema.text(name), place)
 
     def number(cell: Cell) -> int:
-        if cell is None or cell in absent:
+        if cell in schema.absent:
             raise CellError("a target", "Remove rows without one.")
         if cell not in known:
             raise CellError("one of the classes that the schema lists", "List every class.")
         return known[cell]
 
-    return _of_each(table, target.column, number, np.int64)
+    return _of_each(table, target.column, schema, number, np.int64)

@@ -123,7 +123,7 @@ def estimate_bounds(
 def _lenient(table: Table | SpooledTable, schema: Schema) -> Iterator[list[Numbers]]:
     """Yield the columns to estimate; a cell that is no number is missing: an error would tell."""
     for part in parts_of(table, schema.pending):
-        yield [part.numbers(name, schema.missing, lenient=True) for name in schema.pending]
+        yield [schema.numbers(part, name, lenient=True) for name in schema.pending]
 
 
 def _refuse_few(query: HistogramQuery, columns: int) -> None:

@@ -10,7 +10,7 @@ from privada.core.validation import positive, probability
 from privada.query.classes import Coded, release_classes, threshold
 from privada.query.histograms import HistogramQuery, statistics_units, unit_name
 from privada.tables.answer_cache import AnswerCache
-from privada.tables.cells import MISSING
+from privada.tables.cells import MISSING, canonical
 from privada.tables.private_bounds import multiplier_of, uncharged
 from privada.tables.spooling import SpooledTable, parts_of
 from privada.tables.table import Table
@@ -117,7 +117,10 @@ def estimate_classes(
     def read() -> Iterator[Coded]:
         for part in parts_of(table, [column]):
             places, texts = part.coded(column)
-            yield places, [text if text not in missing else None for text in texts]
+            yield (
+                places,
+                [None if text is None or text in missing else canonical(text) for text in texts],
+            )
 
     def pay_and_look() -> list[str]:
         return release_classes(query, read, chance)

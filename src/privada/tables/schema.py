@@ -5,13 +5,15 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from privada.core.errors import ArgumentError, DataError
 from privada.tables import schema_file
 from privada.tables.bag_of_words import Vocabulary
-from privada.tables.bounds import DEFAULT_BOUND
-from privada.tables.cells import MISSING
+from privada.tables.bounds import DEFAULT_BOUND, Numbers
+from privada.tables.cells import MISSING, Cell, canonical
 from privada.tables.columns import (
     COLUMN_TYPES,
     Category,
@@ -25,14 +27,18 @@ from privada.tables.columns import (
     Text,
 )
 from privada.tables.files import Source, as_path, lines, write_text
-from privada.tables.formats.building import Layout
+from privada.tables.formats.building import Layout, is_number
 from privada.tables.schema_file import close_match
 from privada.tables.targets import Classes, Range, Target
 from privada.tables.toml_writing import key
 
+if TYPE_CHECKING:
+    from privada.tables.table import Table
+
 # What a promise rests on where a schema is used.
 TOLD = "What the columns are, their bounds and classes, was said without looking at these records."
 _FEATURES_OF_TEXT = 4096
+_VERSIONS = (1, 2)
 # Features are kept sparse from this width on, if at most one in so many can differ from zero.
 _SPARSE_WIDTH, _SPARSE_SHARE = 256, 8
 
@@ -46,6 +52,8 @@ class Schema:
         columns: the kind of every other column.
         missing: the texts that stand for a missing value.
         separator, decimal: how CSV files are written, where their header does not say.
+        version: how values that are not numbers are compared: in version 2 one value has one text
+            (1 for 1.0), in version 1, of models made before, the text that a file has.
         folder: where relative paths of public files begin.
 
     Guarantee: the features of a record follow from the record and the schema alone. So nothing
@@ -69,6 +77,7 @@ class Schema:
     missing: Sequence[str] = MISSING
     separator: str | None = None
     decimal: str | None = None
+    version: int = 2
     folder: Path = field(default=Path(), compare=False)
 
     def __post_init__(self) -> None:
@@ -76,6 +85,11 @@ class Schema:
         object.__setattr__(self, "missing", _missing_texts(self.missing))
         object.__setattr__(self, "folder", Path(self.folder))
         Layout(self.separator, self.decimal)
+        if self.version not in _VERSIONS or isinstance(self.version, bool):
+            raise ArgumentError(
+                f"Expected version to be 1 or 2, got version={self.version!r}. Leave it out, or "
+                "use the release of Privada that wrote it."
+            )
         if not isinstance(self.target, (Classes, Range)):
             raise ArgumentError(
                 f"Expected target to be Classes or Range, got target={self.target!r}."
@@ -115,6 +129,23 @@ class Schema:
                     )
 
     # ------------------------------------------------------------------ what it says
+
+    def text(self, cell: Cell) -> Cell:
+        """Return the text by which a value is compared, listed and hashed."""
+        return cell if cell is None or self.version == 1 else canonical(cell)
+
+    @cached_property
+    def absent(self) -> frozenset[Cell]:
+        """The texts that stand for a missing value, and None."""
+        return frozenset((None, *self.missing, *map(self.text, self.missing)))
+
+    def numbers(self, table: "Table", column: str, *, lenient: bool = False) -> Numbers:
+        """Return a column of a table as numbers, NaN for what is missing in any spelling."""
+        found = table.numbers(column, self.missing, lenient=lenient)
+        absent = (
+            [] if self.version == 1 else [float(text) for text in self.missing if is_number(text)]
+        )
+        return np.where(np.isin(found, absent), np.nan, found) if absent else found
 
     @property
     def task(self) -> str:
@@ -284,25 +315,32 @@ class Schema:
     # ------------------------------------------------------------------ as a file
 
     @classmethod
-    def read(cls, path: Source) -> "Schema":
+    def read(cls, path: Source, version: int = 2) -> "Schema":
         """Return the schema in a TOML file.
+
+        Args:
+            path: the file.
+            version: the version of a file that says none.
 
         Raises:
             ArgumentError: with the section, the key, its value, what is required and what to do.
         """
         target, columns, options = schema_file.load(path)
+        options.setdefault("version", version)
         with schema_file.errors_in(f"In {str(path)!r}"):
             return cls(target, columns, **options, folder=as_path("path", path).parent)
 
-    def to_toml(self, comment: str = "", folder: Source | None = None) -> str:
-        """Return the schema as TOML, with paths as seen from a folder."""
+    def to_toml(
+        self, comment: str = "", folder: Source | None = None, *, versioned: bool = False
+    ) -> str:
+        """Return the schema as TOML, with paths as seen from a folder, and its version if asked."""
         seen = self.folder if folder is None else Path(folder)
         columns = {
             name: self._moved(kind, seen) if isinstance(kind, Text) else kind
             for name, kind in self.columns.items()
         }
         options = {name: getattr(self, name) for name in schema_file.OPTIONS}
-        return schema_file.to_toml(comment, self.target, columns, options)
+        return schema_file.to_toml(comment, self.target, columns, options, versioned)
 
     def _moved(self, kind: Text, folder: Path) -> Text:
         """Return a kind with its paths as seen from another folder."""

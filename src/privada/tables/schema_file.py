@@ -17,7 +17,7 @@ from privada.tables.targets import Classes, Range, Target
 from privada.tables.toml_writing import document, key
 
 # Keys of [options], and what they are where they are left out.
-OPTIONS: dict[str, Any] = {"missing": MISSING, "separator": None, "decimal": None}
+OPTIONS: dict[str, Any] = {"missing": MISSING, "separator": None, "decimal": None, "version": 2}
 
 
 def load(path: Source) -> tuple[Target, dict[str, ColumnType], dict[str, Any]]:
@@ -40,11 +40,19 @@ def load(path: Source) -> tuple[Target, dict[str, ColumnType], dict[str, Any]]:
 
 
 def to_toml(
-    comment: str, target: Target, columns: Mapping[str, ColumnType], options: Mapping[str, Any]
+    comment: str,
+    target: Target,
+    columns: Mapping[str, ColumnType],
+    options: Mapping[str, Any],
+    versioned: bool = False,
 ) -> str:
-    """Return a schema as TOML."""
+    """Return a schema as TOML, with its version also where it is the usual one, if asked."""
     sections: list[tuple[str, Mapping[str, Any]]] = [("target", _keys(target))]
-    said = {name: value for name, value in options.items() if value != OPTIONS[name]}
+    said = {
+        name: value
+        for name, value in options.items()
+        if value != OPTIONS[name] or (versioned and name == "version")
+    }
     if said:
         sections.append(("options", said))
     for name, kind in columns.items():

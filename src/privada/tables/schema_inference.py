@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from privada.core.errors import ArgumentError, DataError
-from privada.tables.cells import MISSING
+from privada.tables.cells import MISSING, canonical
 from privada.tables.columns import (
     Category,
     ColumnType,
@@ -121,8 +121,9 @@ def _check_column(argument: str, name: str, names: Any) -> None:
 
 
 def _values(table: Table, name: str) -> list[str]:
-    """Return the texts of a column that are not missing."""
-    return [text for text in table.texts(name) if text is not None and text not in MISSING]
+    """Return the texts of a column that are not missing, one for each value."""
+    texts = table.texts(name)
+    return [canonical(text) for text in texts if text is not None and text not in MISSING]
 
 
 def _numbers(table: Table, name: str) -> Numbers | None:

@@ -55,6 +55,16 @@ RULES = {
 }
 
 
+_AS_WRITTEN = "Text is compared as it is written, without space around it."
+_CANONICAL = (
+    "One value has one text: a number with a point or an exponent, and no needless zero in front, "
+    "is the shortest text of its float64, without a point if it is whole and at most 2^53; -0 is "
+    "0; True, TRUE, False and FALSE are true and false; a date with a time is ISO 8601 with a T, "
+    "and without the time if that is midnight without an offset. All else is as it is written, "
+    "without space around it. So are values that are listed."
+)
+
+
 class _Network(nn.Module):
     """A model of features, with a softmax at its end if asked."""
 
@@ -148,6 +158,7 @@ def describe(model: "PrivateModel", *, proba: bool = False) -> dict[str, Any]:
         "output": "probabilities" if proba else "scores",
         "target": {**asdict(target), "meaning": meaning},
         "missing": list(schema.missing),
+        "texts": _AS_WRITTEN if schema.version == 1 else _CANONICAL,
         "columns": columns,
         "rules": {kind: words for kind, words in RULES.items() if kind in kinds},
         "features": list(schema.features),

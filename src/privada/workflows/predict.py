@@ -159,13 +159,14 @@ def score(model: PrivateModel, rows: Any, *, public: bool = False) -> Scores:
     ]
     predicted = np.concatenate([found for _, found, _ in outcomes])
     if isinstance(target, tables.Range):
-        missing = model.schema.missing
-        parts = [table.numbers(target.column, missing) for table, _, _ in outcomes]
+        parts = [model.schema.numbers(table, target.column) for table, _, _ in outcomes]
         return _scores_of_numbers(np.concatenate(parts), predicted, target.column)
-    truth = np.concatenate([table.texts(target.column) for table, _, _ in outcomes])
-    absent = {None, *model.schema.missing}
-    if any(each in absent for each in truth):
+    names = {model.schema.text(name): name for name in target.classes}
+    cells = [cell for table, _, _ in outcomes for cell in table.texts(target.column)]
+    texts = [model.schema.text(cell) for cell in cells]
+    if any(text in model.schema.absent for text in texts):
         raise _no_target(target.column)
+    truth = np.array([names.get(text, text) for text in texts], dtype=object)
     chances = [each for _, _, each in outcomes if each is not None]
     return _scores_of_classes(truth, predicted, np.concatenate(chances), tuple(target.classes))
 

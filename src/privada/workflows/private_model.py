@@ -227,7 +227,7 @@ def _schema(place: Path) -> tables.Schema:
     if not path.is_file():
         raise _unfit(place, f"it has no file {_SCHEMA}")
     try:
-        schema = tables.Schema.read(path)
+        schema = tables.Schema.read(path, version=1)  # which did not say so
     except DataError as error:  # of a vocabulary
         raise _unfit(place, f"a file that {_SCHEMA} names cannot be read. {error}") from None
     if schema.pending:

@@ -140,7 +140,7 @@ def target_name(options: TableOptions) -> str:
 
 def _given_schema(options: TableOptions, known: Path | None) -> tables.Schema | None:
     if known is not None and known.exists():
-        return tables.Schema.read(known)
+        return tables.Schema.read(known, version=1)
     if options.schema is None:
         return None
     schema = tables.Schema.read(options.schema)

@@ -144,5 +144,5 @@ def _kept(data: TrainingData, folder: RunFolder) -> TrainingData:
         kept = folder.facts(assumptions=list)["assumptions"]
         return replace(data, assumptions=tuple(kept))
     folder.keep_facts({**folder.facts(), "assumptions": list(data.assumptions)})
-    write_durably(folder.schema, data.schema.to_toml(folder=folder.path))
+    write_durably(folder.schema, data.schema.to_toml(folder=folder.path, versioned=True))
     return data
