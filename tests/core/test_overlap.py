@@ -144,3 +144,32 @@ def test_what_says_that_it_is_not_private_is_not_refused():
         torch.nn.Linear(4, 2), torch.nn.CrossEntropyLoss(), (X, Y), method=method,
         batch_size=10, steps=1, noise_multiplier=1.0, delta=1e-4,
     )  # fmt: skip
+
+
+def test_rows_of_hugging_face_are_compared_as_they_are_stored():
+    hugging = pytest.importorskip("datasets")
+    rng = np.random.default_rng(4)
+
+    def rows(count, **more):
+        tokens = [rng.integers(0, 1000, rng.integers(3, 9)).tolist() for _ in range(count)]
+        labels = rng.integers(0, 2, count).tolist()
+        return hugging.Dataset.from_dict({"input_ids": tokens, "labels": labels} | more)
+
+    private, other = rows(200), rows(100, source=["web"] * 100)
+
+    def never(batch):
+        raise AssertionError("a transform was run")
+
+    parts = private.train_test_split(0.25, seed=0)
+    refuse_private(other, private)
+    refuse_private(parts["test"], parts["train"])
+    refuse_private(private.select(range(15)), private)  # too few to tell of
+    for shared in (
+        private.select(range(60)),
+        private.shuffle(seed=1).with_format("torch"),
+        private.remove_columns("labels").add_column("labels", private["labels"]),
+        private.select(range(60)).with_transform(never),
+        hugging.concatenate_datasets([private.select(range(90)), rows(20)]),
+    ):
+        with pytest.raises(DataError, match="other records than the private ones"):
+            refuse_private(shared, private)

@@ -5,7 +5,7 @@ values before any charge, as other checks of a set-up do, so it is made to tell 
 it says yes or no, and yes only if more than half of a table is in the other one, beyond chance.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from hashlib import blake2b
 from typing import Any
 
@@ -74,7 +74,8 @@ def refuse_private(public: Any, private: Any) -> None:
     """Raise if public examples are the private records, share memory with them, or are copies.
 
     Datasets are compared by identity, and subsets of one dataset by their indices; arrays, tensors
-    and sparse matrices by where they are in memory, and by content.
+    and sparse matrices by where they are in memory, and by content; data sets of Hugging Face by
+    the content of the columns that both have.
     """
     if public is private or _same_places(public, private) or _same_content(public, private):
         raise DataError(
@@ -132,6 +133,9 @@ def _addresses(values: Any) -> range:
 
 
 def _same_content(public: Any, private: Any) -> bool:
+    names = [name for name in _columns(public) if name in _columns(private)]
+    if names:
+        return are_shared(_table_digests(public, names), _table_digests(private, names))
     ours, theirs = _pair(public), _pair(private)
     if ours is None or theirs is None:
         return False
@@ -139,6 +143,30 @@ def _same_content(public: Any, private: Any) -> bool:
         return are_shared(_digests(*ours), _digests(*theirs))
     except (TypeError, ValueError, RuntimeError, OverflowError):
         return False  # what is no array is refused elsewhere, in better words
+
+
+def _columns(data: Any) -> list[str]:
+    """Return the columns of a Hugging Face data set that hold numbers, texts or lists of them."""
+    types = getattr(data, "features", None)
+    if not isinstance(types, Mapping) or not hasattr(data, "with_format"):
+        return []
+    return [name for name, kind in types.items() if _is_plain(kind) and hasattr(data, "__len__")]
+
+
+def _is_plain(kind: Any) -> bool:
+    inner = getattr(kind, "feature", None)
+    if inner is not None:
+        return _is_plain(inner)
+    return type(kind).__name__ in ("Value", "ClassLabel")  # an image would have to be decoded
+
+
+def _table_digests(data: Any, names: list[str]) -> Iterator[bytes]:
+    """Yield a hash of each row, as it is stored: no transform of the user's runs."""
+    stored = data.with_format(None)
+    for start in range(0, len(stored), _CHUNK):
+        columns = stored[start : start + _CHUNK]
+        for row in zip(*(columns[name] for name in names), strict=True):
+            yield row_digest(repr(row).encode())
 
 
 def _digests(inputs: Any, targets: Any) -> Iterator[bytes]:
