@@ -59,6 +59,18 @@ def test_no_record_changes_a_bit_of_the_others(width):
     assert np.array_equal(whole[order.numpy()], extracted(inputs()[order]))
 
 
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+def test_records_are_given_in_the_type_of_the_module(dtype):
+    module = nn.Linear(6, 64).to(dtype)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message=".*one at a time")
+        found, _ = pv.features.extract(module, (inputs(), TARGETS))
+    with torch.no_grad():
+        expected = module(inputs().to(dtype)).float()
+    assert found.dtype == np.float32
+    np.testing.assert_allclose(found, expected, rtol=1e-2, atol=1e-2)
+
+
 class Mixing(nn.Module):
     def __init__(self, how):
         super().__init__()

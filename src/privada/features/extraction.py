@@ -81,7 +81,8 @@ def extract(
     most = min(integer("batch_size", batch_size), CHUNK)
     folder = None if cache is None else files.private_folder(cache)
     device = next((each.device for each in _tensors(module)), torch.device("cpu"))
-    records = private_data.load(data, torch.float32, device)
+    floats = (each.dtype for each in _tensors(module) if each.is_floating_point())
+    records = private_data.load(data, next(floats, torch.float32), device)
     with in_mode(module, False):
         example = private_data.dummy_batch(records).dense()
         shape = checked_features(module, example)

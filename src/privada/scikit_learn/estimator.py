@@ -127,7 +127,7 @@ class PrivateEstimator(CloneFamily, BaseEstimator):  # type: ignore[misc]
                 rows_per_unit=rows_per_unit,
             ).fit(progress=self.progress)
         if self.features is not None:
-            module = nn.Sequential(deepcopy(self.features), nn.Flatten(), module)
+            module = nn.Sequential(deepcopy(self.features).float(), nn.Flatten(), module)
         self.model_ = module.eval()
         self.method_, self.batch_size_ = chosen.method, chosen.batch_size
         self.n_steps_, self.noise_multiplier_ = trainer.steps, trainer.noise_multiplier
