@@ -7,6 +7,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from sklearn.base import clone
+from sklearn.feature_extraction.text import TfidfTransformer
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import Normalizer
 from sklearn.utils.estimator_checks import parametrize_with_checks
@@ -76,6 +77,32 @@ def test_words_are_hashed_or_looked_up():
     np.testing.assert_allclose(listed.fit_transform(texts).toarray()[0], [0.5**0.5] * 2)
     assert list(listed.get_feature_names_out()) == ["bad", "good"]
     assert len(by_hash.get_feature_names_out()) == 64
+
+
+@pytest.mark.parametrize("weighting", ["count", "log", "presence"])
+def test_counts_of_words_are_weighed_text_by_text(weighting):
+    texts = ["a bad bad bad film, a film", "good", ""]
+    words = ["bad", "film", "good"]
+    made = pv.PrivateVectorizer(vocabulary=words, weighting=weighting).fit_transform(texts)
+    counts = np.array([[3.0, 2, 0], [0, 0, 1], [0, 0, 0]])
+    other = {
+        "count": TfidfTransformer(use_idf=False),
+        "log": TfidfTransformer(use_idf=False, sublinear_tf=True),
+        "presence": Normalizer(),
+    }[weighting]
+    expected = other.fit_transform(np.minimum(counts, 1) if weighting == "presence" else counts)
+    expected = expected.toarray() if hasattr(expected, "toarray") else expected
+    np.testing.assert_allclose(made.toarray(), expected, rtol=1e-6)
+
+
+def test_words_that_cancel_out_in_a_place_leave_nothing():
+    made = [pv.PrivateVectorizer(2, weighting=how) for how in ("count", "log", "presence")]
+    texts = [f"{first * 2} {second * 2}" for first in "abcdef" for second in "ghijk"]
+    counts, *others = (each.fit_transform(texts).toarray() for each in made)
+    assert (counts == 0).all(axis=1).any()
+    for other in others:
+        assert np.isfinite(other).all()
+        assert ((other == 0) == (counts == 0)).all()
 
 
 # ---------------------------------------------------------------------- by charged queries
@@ -318,6 +345,7 @@ def test_a_text_that_is_no_unicode_is_turned_like_any_other(analyzer):
         (pv.PrivateImputer(fill_value=[1, 2, 3]), r"fill_value.*\(3,\)"),
         (pv.PrivateVectorizer(0), "n_features"),
         (pv.PrivateVectorizer(analyzer="magic"), "analyzer"),
+        (pv.PrivateVectorizer(weighting="tf-idf"), "weighting"),
     ],
 )
 def test_rubbish_is_refused(asked, words):

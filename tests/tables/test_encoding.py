@@ -197,6 +197,9 @@ def test_words_are_counted_in_a_public_vocabulary(folder):
     assert counts.tolist() == [[3, 0, 1, 1], [0, 1, 1, 0], [0] * 4, [0] * 4, [0] * 4]
     presence = inputs(Text(**plain, weighting="presence"), DOCUMENTS, folder=folder)
     assert presence.tolist() == np.minimum(counts, 1).tolist()
+    logarithms = inputs(Text(**plain, weighting="log"), DOCUMENTS, folder=folder)
+    expected = TfidfTransformer(norm=None, use_idf=False, sublinear_tf=True)
+    np.testing.assert_allclose(logarithms, expected.fit_transform(counts).toarray(), rtol=1e-6)
 
 
 def test_tf_idf_is_scikit_learn_s_with_public_frequencies(folder):

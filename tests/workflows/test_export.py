@@ -45,6 +45,7 @@ COLUMNS = {
     "note": Text(features=40),
     "review": Text(vocabulary="words.txt", public_text="docs.txt", weighting="tf-idf"),
     "seen": Text(features=9, weighting="presence", unit_norm=False),
+    "said": Text(features=5, weighting="log"),
 }
 ROWS = {
     "age": [10, None, 150, 33.25],
@@ -59,6 +60,7 @@ ROWS = {
     "note": ["It's late, late", None, "", "Words words"],
     "review": ["good bad good", "unknown", None, "Good!"],
     "seen": ["a b a", "c", None, ""],
+    "said": ["so so so it is", None, "is", ""],
 }
 
 
@@ -210,6 +212,8 @@ def by_rules(described, row):
                     part[words.index(word)] += 1
             if kind["weighting"] == "presence":
                 part = [float(count > 0) for count in part]
+            if kind["weighting"] == "log":
+                part = [1 + math.log(count) if count else 0.0 for count in part]
             part = [x * w for x, w in zip(part, kind["weights"] or [1] * width, strict=True)]
             norm = math.sqrt(sum(x * x for x in part)) if kind["unit_norm"] else 0
             made[first : first + width] = [x / (norm or 1) for x in part]

@@ -11,6 +11,7 @@ from sklearn.preprocessing import normalize
 
 from privada.core.errors import ArgumentError
 from privada.core.validation import integer, one_of
+from privada.tables.bag_of_words import logarithms
 
 
 def _text(value: Any) -> str:
@@ -33,6 +34,8 @@ class PrivateVectorizer(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         ngram_range: the least and the greatest number of words that are counted together.
         lowercase: whether case is ignored.
         analyzer: "word", or "char" and "char_wb" for parts of words, as for scikit-learn's own.
+        weighting: "log", which makes 1 + log(count) of a count, with the sign before it; "count";
+            or "presence", which makes 1 of it.
 
     Guarantee: each text is turned by itself, and fitting looks at none: no vocabulary and no
     inverse document frequency comes from private texts. Nothing is charged.
@@ -64,12 +67,15 @@ class PrivateVectorizer(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         ngram_range: tuple[int, int] = (1, 1),
         lowercase: bool = True,
         analyzer: str = "word",
+        weighting: str = "log",
     ) -> None:
         self.n_features, self.vocabulary = n_features, vocabulary
         self.ngram_range, self.lowercase, self.analyzer = ngram_range, lowercase, analyzer
+        self.weighting = weighting
 
     def _counter(self) -> Any:
         one_of("analyzer", self.analyzer, ("word", "char", "char_wb"))
+        one_of("weighting", self.weighting, ("log", "count", "presence"))
         how = {
             "ngram_range": self.ngram_range,
             "lowercase": self.lowercase,
@@ -94,7 +100,13 @@ class PrivateVectorizer(TransformerMixin, BaseEstimator):  # type: ignore[misc]
                 "list, and take one column of a table."
             )
         texts = [_text(each) for each in X]
-        return normalize(self._counter().transform(texts), copy=False)
+        rows = self._counter().transform(texts)
+        rows.eliminate_zeros()  # of words whose signs cancel out
+        if self.weighting == "presence":
+            rows.data = np.sign(rows.data)
+        if self.weighting == "log":
+            rows.data = logarithms(rows.data)
+        return normalize(rows, copy=False)
 
     def get_feature_names_out(self, input_features: Any = None) -> NDArray[Any]:
         """Return the words of the vocabulary, or the numbers of the places."""

@@ -65,12 +65,19 @@ def inverse_frequencies(counts: Any) -> NDArray[np.float32]:
     return np.asarray(np.log((1 + documents) / (1 + held)) + 1, dtype=np.float32)
 
 
+def logarithms(counts: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Return sign(count) (1 + log |count|) of counts that are not 0."""
+    return np.asarray(np.sign(counts) * (1 + np.log(np.abs(counts))), dtype=np.float32)
+
+
 def weighted(
     counts: Any, weighting: str, weights: NDArray[np.float32] | None, unit_norm: bool
 ) -> Any:
-    """Return counts as presences or with weights, and rows scaled to a norm of 1 if asked."""
+    """Return counts, presences or logarithms, with weights, and scaled to a norm of 1 if asked."""
     if weighting == "presence":
         counts.data[:] = 1
+    if weighting == "log":
+        counts.data = logarithms(counts.data)
     if weights is not None:
         counts.data *= weights[counts.indices]
     if unit_norm:

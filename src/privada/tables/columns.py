@@ -242,8 +242,9 @@ class Text:
     Args:
         features: how many features; with a vocabulary, how many of its words, from the top.
             Defaults to 4096 without, and to all words with one.
-        weighting: "count"; "presence" (0 or 1); or "tf-idf", the count times
-            log((1 + D) / (1 + d)) + 1 where d of D documents of `public_text` have the feature.
+        weighting: "count"; "presence" (0 or 1); "log", 1 + log(count) where there is one; or
+            "tf-idf", the count times log((1 + D) / (1 + d)) + 1 where d of D documents of
+            `public_text` have the feature.
         vocabulary: a public file with a word on each line. Other words count for nothing.
         public_text: a public table, for "tf-idf": a `.txt` file with a document on each line, or
             a table with a column of this name or called "text".
@@ -270,7 +271,7 @@ class Text:
     def __post_init__(self) -> None:
         if self.features is not None:
             integer("features", self.features, least=2)
-        one_of("weighting", self.weighting, ("count", "presence", "tf-idf"))
+        one_of("weighting", self.weighting, ("count", "presence", "log", "tf-idf"))
         for name in ("vocabulary", "public_text"):
             if getattr(self, name) is not None:
                 printable_text(name, getattr(self, name), "It is the path of a public file.")

@@ -49,8 +49,8 @@ RULES = {
     "read as a big-endian number, modulo buckets. A missing value is 0 everywhere.",
     "text": "How often each word occurs; words are the matches of \\w+(?:'\\w+)? in lower case. "
     "The feature of a word is its place in words, or its hash as for hashed where there are "
-    "none. With weighting presence a count above 0 is 1; with tf-idf it is multiplied by weights. "
-    "With unit_norm the row is divided by its Euclidean norm.",
+    "none. With weighting presence a count above 0 is 1; with log it is 1 + log(count); with "
+    "tf-idf it is multiplied by weights. With unit_norm the row is divided by its Euclidean norm.",
     "matrix": "Clip to [low, high] and divide by max(|low|, |high|). NaN is 0.",
 }
 
