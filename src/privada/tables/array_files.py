@@ -1,6 +1,7 @@
 """Arrays that grow by rows, in memory or in files, and do not fit into memory in the end."""
 
 import contextlib
+import errno
 import os
 import sys
 from pathlib import Path
@@ -11,6 +12,9 @@ from numpy.typing import NDArray
 
 from privada.tables.files import Source, as_path
 from privada.tables.spooling import no_room, unnamed_file
+
+# What a file system says that cannot take room ahead.
+_CANNOT_RESERVE = (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS)
 
 
 class _OnDisk(np.memmap):
@@ -51,7 +55,7 @@ class ArrayFiles:
             file = self._file(name)
             with _in_words(self.folder):
                 if size and hasattr(os, "posix_fallocate"):
-                    os.posix_fallocate(file.fileno(), 0, size)
+                    _reserve(file, size)
 
     def growing(self, name: str, dtype: Any, width: int | None = None) -> "GrowingArray":
         """Return an array without rows, each of `width` numbers or of one."""
@@ -77,6 +81,14 @@ class ArrayFiles:
         made = os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600)
         self._paths[name] = path
         return os.fdopen(made, "w+b")
+
+
+def _reserve(file: IO[bytes], size: int) -> None:
+    try:
+        os.posix_fallocate(file.fileno(), 0, size)
+    except OSError as error:
+        if error.errno not in _CANNOT_RESERVE:
+            raise
 
 
 class GrowingArray:
