@@ -2,7 +2,8 @@
 
     python -m benchmarks tables [rows [rounds [checkout]]]
 
-With a checkout of the version before PyArrow, that is measured too.
+With a checkout of the version before PyArrow, that is measured too. Then a table of five times as
+many rows is trained on under a limit of memory that its features alone would pass.
 
 Eight columns of numbers with missing values, four of whole numbers, five of categories, one of
 text, one of dates and the target. Each contender runs in a process of its own, in turns, round
@@ -18,6 +19,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -26,6 +28,9 @@ NUMBERS = [f"x{k}" for k in range(8)]
 WHOLE = [f"i{k}" for k in range(4)]
 CATEGORIES = {f"c{k}": [f"value {j}" for j in range(10 * (k + 1))] for k in range(5)}
 _CHUNK = 100_000
+# The larger table: so many times the rows, trained on with so many megabytes of memory of its own,
+# as `ulimit -d` limits it.
+_TIMES, _LIMIT = 5, 2048
 
 
 def made_up(folder: Path, rows: int, *, only_csv: bool = False) -> None:
@@ -183,13 +188,54 @@ def work(name: str, path: str) -> None:
 
 def _measure(name: str, path: Path, source: str) -> list[float]:
     """Run a contender in a fresh process, with the library of some checkout."""
+    found: list[float] = _in_process(f"work({name!r}, {str(path)!r})", source)
+    return found
+
+
+def _in_process(call: str, source: str = "") -> Any:
+    """Return what a call of a function here prints as JSON, in a fresh process."""
     root = Path(__file__).resolve().parents[1]
     places = [str(Path(source or root) / "src"), str(root)]
-    code = f"import sys; sys.path[:0] = {places!r}; from benchmarks.tables import work; "
-    code += f"work({name!r}, {str(path)!r})"
-    shown = subprocess.check_output([sys.executable, "-c", code], text=True)
-    found: list[float] = json.loads(shown.splitlines()[-1])
-    return found
+    function = call.partition("(")[0]
+    code = (
+        f"import sys; sys.path[:0] = {places!r}; from benchmarks.tables import {function}; {call}"
+    )
+    return json.loads(
+        subprocess.check_output([sys.executable, "-c", code], text=True).splitlines()[-1]
+    )
+
+
+def train(path: str, stream: bool | None) -> None:
+    """Train on a table with little memory, and print what became of it and what it took."""
+    import torch
+
+    from privada.workflows import TrainOptions, train_table
+
+    torch.set_num_threads(1)
+    folder, megabyte, private = Path(path).parent, 1 << 20, [0]
+    resource.setrlimit(resource.RLIMIT_DATA, (_LIMIT * megabyte, _LIMIT * megabyte))
+    schema().write(folder / "s.toml")
+
+    def watch() -> None:
+        while True:
+            words = Path("/proc/self/status").read_text().split()
+            private[0] = max(private[0], int(words[words.index("RssAnon:") + 1]) >> 10)
+            time.sleep(0.02)
+
+    threading.Thread(target=watch, daemon=True).start()
+    options = TrainOptions(
+        epsilon=1.0, schema=str(folder / "s.toml"), epochs=1, stream=stream, scratch=str(folder)
+    )
+    began, steps, width, place = time.perf_counter(), 0, 0, "in memory"
+    try:
+        trained = train_table(path, options, folder / f"out-{stream}")
+        inputs = trained.data.train[0]
+        steps, width = trained.trainer.steps_done, inputs.shape[1]
+        place = "on disk" if hasattr(inputs, "filename") else place
+    except MemoryError:
+        assert not (folder / f"out-{stream}").exists(), "it is there if something was charged"
+    seconds = time.perf_counter() - began
+    print(json.dumps([seconds, time.process_time(), private[0], steps, width, place]))
 
 
 def write(results: Path, machine: dict[str, object], words: tuple[str, ...]) -> None:
@@ -209,7 +255,39 @@ def write(results: Path, machine: dict[str, object], words: tuple[str, ...]) -> 
         for _ in range(rounds):
             for job, (name, source) in jobs.items():
                 found[job].append(_measure(name, Path(folder) / f"t{job[1]}", source))
-    _write_page(results, machine, rows, sizes | {".csv.gz": sizes[".csv"] * packed}, found)
+    larger = _larger(rows * _TIMES)
+    _write_page(results, machine, rows, sizes | {".csv.gz": sizes[".csv"] * packed}, found, larger)
+
+
+def _larger(rows: int) -> dict[str, Any]:
+    """Return what training on a table that is larger than memory takes."""
+    with tempfile.TemporaryDirectory() as folder:
+        made_up(Path(folder), rows, only_csv=True)
+        path = Path(folder) / "t.csv"
+        ways = {"as it decides": None, "--no-stream": False}
+        found = {way: _in_process(f"train({str(path)!r}, {how})") for way, how in ways.items()}
+        return {"rows": rows, "megabytes": path.stat().st_size / 1e6, "found": found}
+
+
+def _larger_in_words(larger: dict[str, Any]) -> str:
+    """Return the part of the page about the larger table."""
+    rows, found = larger["rows"], larger["found"]
+    width = max(each[4] for each in found.values())
+    lines = [
+        f"## Larger than memory: {rows:,} rows by 20 columns\n",
+        f"`privada train` for one epoch on a CSV file of {larger['megabytes']:.0f} MB, whose "
+        f"features take {rows * width * 4 / 1e6:,.0f} MB, with {_LIMIT:,} MB of memory of its own "
+        "(`ulimit -d`). Peak memory is what the process had to itself; pages of its files, which "
+        "the system takes back when it needs room, are not in it.\n",
+        "| rows and features | outcome | seconds | CPU seconds | peak MB |",
+        "|---|---|---:|---:|---:|",
+    ]
+    for way, (seconds, processor, peak, steps, _, place) in found.items():
+        outcome = f"{steps:,} steps" if steps else "out of memory, nothing charged"
+        lines.append(
+            f"| {place}, {way} | {outcome} | {seconds:.0f} | {processor:.0f} | {peak:.0f} |"
+        )
+    return "\n".join(lines) + "\n"
 
 
 def _write_page(
@@ -218,6 +296,7 @@ def _write_page(
     rows: int,
     sizes: dict[str, float],
     found: dict[tuple[str, str], list[list[float]]],
+    larger: dict[str, Any],
 ) -> None:
     middle = {
         job: [statistics.median(column) for column in zip(*turns, strict=True)]
@@ -250,12 +329,20 @@ def _write_page(
         "turns; medians. CPU seconds include imports, and tell more than seconds where a machine "
         f"is shared, as this one was. Sizes: {held}. Machine: {facts}.\n\n"
         + "\n".join(lines)
-        + "\n"
+        + "\n\n"
+        + _larger_in_words(larger)
     )
     (results / "tables.md").write_text(page)
     (results / "tables.json").write_text(
         json.dumps(
-            {"machine": machine, "rows": rows, "megabytes": sizes, "found": figures}, indent=2
+            {
+                "machine": machine,
+                "rows": rows,
+                "megabytes": sizes,
+                "found": figures,
+                "larger": larger,
+            },
+            indent=2,
         )
         + "\n"
     )
