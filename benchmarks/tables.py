@@ -1,9 +1,11 @@
 """Reading a table of a million rows by twenty columns: this library, two engines, plain Python.
 
-    python -m benchmarks tables [rows [rounds [checkout]]]
+    python -m benchmarks tables [rows [rounds [checkout [contenders]]]]
 
 With a checkout of the version before PyArrow, that is measured too. Then a table of five times as
-many rows is trained on under a limit of memory that its features alone would pass.
+many rows is trained on under a limit of memory that its features alone would pass. If contenders
+are named, with commas between them, only these are measured anew, "larger" being the larger table;
+the figures of others are kept, and the page says so. A checkout of "-" is none.
 
 Eight columns of numbers with missing values, four of whole numbers, five of categories, one of
 text, one of dates and the target. Each contender runs in a process of its own, in turns, round
@@ -239,14 +241,16 @@ def train(path: str, stream: bool | None) -> None:
 
 
 def write(results: Path, machine: dict[str, object], words: tuple[str, ...]) -> None:
-    """Measure all contenders in turns, and write the page and the figures."""
-    rows, rounds = (int(word) for word in (*words, *("1000000", "3")[len(words) :])[:2])
-    before = words[2] if len(words) > 2 else ""
+    """Measure contenders in turns, and write the page and the figures."""
+    usual = ("1000000", "3", "-", "")
+    size, count, before, named = (*words, *usual[len(words) :])[:4]
+    rows, rounds, chosen = int(size), int(count), [each for each in named.split(",") if each]
     jobs = {(name, ending): (name, "") for name, (_, ends) in CONTENDERS.items() for ending in ends}
-    if before:
+    if before != "-":
         for label, name in _BEFORE.items():
             ends = CONTENDERS[name][1] if name == "privada" else (".csv", ".parquet")
             jobs |= {(label, ending): (name, before) for ending in ends}
+    jobs = {job: how for job, how in jobs.items() if not chosen or job[0] in chosen}
     found: dict[tuple[str, str], list[list[float]]] = {job: [] for job in jobs}
     with tempfile.TemporaryDirectory() as folder:
         made_up(Path(folder), rows)
@@ -255,8 +259,24 @@ def write(results: Path, machine: dict[str, object], words: tuple[str, ...]) -> 
         for _ in range(rounds):
             for job, (name, source) in jobs.items():
                 found[job].append(_measure(name, Path(folder) / f"t{job[1]}", source))
-    larger = _larger(rows * _TIMES)
-    _write_page(results, machine, rows, sizes | {".csv.gz": sizes[".csv"] * packed}, found, larger)
+    figures = {job: _middle(job, turns) for job, turns in found.items()}
+    larger = None if chosen and "larger" not in chosen else _larger(rows * _TIMES)
+    if chosen:
+        kept = json.loads((results / "tables.json").read_text())
+        assert kept["rows"] == rows, "figures of a table of another size cannot be kept"
+        figures = {(each["contender"], each["file"]): each for each in kept["found"]} | figures
+        larger = larger or kept["larger"]
+    sizes |= {".csv.gz": sizes[".csv"] * packed}
+    _write_page(results, machine, rows, sizes, list(figures.values()), larger, chosen)
+
+
+def _middle(job: tuple[str, str], turns: list[list[float]]) -> dict[str, Any]:
+    """Return the medians of a contender's rounds."""
+    seconds, processor, peak = (statistics.median(each) for each in zip(*turns, strict=True))
+    return {
+        "file": job[1], "contender": job[0], "seconds": round(seconds, 3),
+        "cpu_seconds": round(processor, 3), "peak_megabytes": round(peak), "rounds": len(turns),
+    }  # fmt: skip
 
 
 def _larger(rows: int) -> dict[str, Any]:
@@ -295,55 +315,39 @@ def _write_page(
     machine: dict[str, object],
     rows: int,
     sizes: dict[str, float],
-    found: dict[tuple[str, str], list[list[float]]],
+    figures: list[dict[str, Any]],
     larger: dict[str, Any],
+    anew: list[str],
 ) -> None:
-    middle = {
-        job: [statistics.median(column) for column in zip(*turns, strict=True)]
-        for job, turns in found.items()
-    }
+    usual = {e["file"]: e["cpu_seconds"] for e in figures if e["contender"] == "privada"}
     lines = [
         "| file | contender | seconds | CPU seconds | peak MB | times privada's CPU | rounds |"
     ]
     lines.append("|---|---|---:|---:|---:|---:|---:|")
-    figures = []
     for ending in (".csv", ".parquet", ".jsonl"):
-        for (name, of), (seconds, processor, peak) in middle.items():
-            if of == ending:
-                ratio = processor / middle["privada", ending][1]
-                lines.append(
-                    f"| {ending} | {name} | {seconds:.2f} | {processor:.2f} | {peak:.0f} "
-                    f"| {ratio:.2f} | {len(found[name, ending])} |"
-                )
-                figures.append(
-                    {
-                        "file": ending, "contender": name, "seconds": round(seconds, 3),
-                        "cpu_seconds": round(processor, 3), "peak_megabytes": round(peak),
-                    }
-                )  # fmt: skip
+        lines.extend(
+            f"| {ending} | {each['contender']} | {each['seconds']:.2f} | {each['cpu_seconds']:.2f} "
+            f"| {each['peak_megabytes']} | {each['cpu_seconds'] / usual[ending]:.2f} "
+            f"| {each['rounds']} |"
+            for each in figures
+            if each["file"] == ending
+        )
     facts = ", ".join(f"{name} {value}" for name, value in machine.items())
     held = ", ".join(f"{ending} {size:.0f} MB" for ending, size in sorted(sizes.items()))
+    which = f" Measured last: {', '.join(anew)}; the others earlier." if anew else ""
     page = (
         f"# Tables: {rows:,} rows by 20 columns\n\n"
         "Written by `python -m benchmarks tables`. Each contender in a process of its own, in "
         "turns; medians. CPU seconds include imports, and tell more than seconds where a machine "
-        f"is shared, as this one was. Sizes: {held}. Machine: {facts}.\n\n"
+        f"is shared, as this one was.{which} Sizes: {held}. Machine: {facts}.\n\n"
         + "\n".join(lines)
         + "\n\n"
         + _larger_in_words(larger)
     )
     (results / "tables.md").write_text(page)
-    (results / "tables.json").write_text(
-        json.dumps(
-            {
-                "machine": machine,
-                "rows": rows,
-                "megabytes": sizes,
-                "found": figures,
-                "larger": larger,
-            },
-            indent=2,
-        )
-        + "\n"
-    )
+    kept = {
+        "machine": machine, "rows": rows, "megabytes": sizes, "anew": anew, "found": figures,
+        "larger": larger,
+    }  # fmt: skip
+    (results / "tables.json").write_text(json.dumps(kept, indent=2) + "\n")
     print(page)

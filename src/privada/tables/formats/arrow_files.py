@@ -19,7 +19,7 @@ from privada.tables.formats.building import (
     refuse_twice,
     undamaged,
 )
-from privada.tables.text_column import TextColumn, engine, parser, text_column
+from privada.tables.text_column import TextColumn, compact, engine, parser, text_column
 
 if TYPE_CHECKING:
     from privada.tables.schema import Schema
@@ -56,8 +56,10 @@ def columns_of(table: Any, names: list[str], schema: "Schema | None") -> Columns
     numbers, missing = number_names(schema), frozenset(missing_texts(schema))
     found = {name: column_of(table.column(name), name) for name in names}
     for name, column in found.items():
-        if name in numbers and isinstance(column, TextColumn):
-            found[name] = column.numbers(missing, parser(missing, column.mark), name)
+        if isinstance(column, TextColumn):
+            number = name in numbers
+            parsed = parser(missing, column.mark)
+            found[name] = column.numbers(missing, parsed, name) if number else compact(column)
     return found
 
 
