@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+import sqlite3
 import sys
 
 import pytest
@@ -112,3 +113,20 @@ def test_code_is_run_only_if_it_is_trusted(command, tmp_path):
     finally:
         sys.path.remove(str(tmp_path))
         sys.modules.pop("tiny", None)
+
+
+def test_rows_of_a_database_are_predicted_by_a_query(command):
+    with sqlite3.connect("clinic.db") as connection:
+        connection.execute("create table visits (id int, age int, ward text, note text)")
+        connection.execute("insert into visits values (7, 10, 'a', 'x'), (8, 90, 'b', 'y')")
+    connection.close()
+    asked = ("out", "sqlite:///clinic.db", "--columns", "id")
+    code, output, errors = command(*asked, "--query", "select * from visits")
+    assert (code, errors) == (0, "")
+    assert output == command("out", "new.csv", "--columns", "id")[1]
+    code, _, errors = command(*asked)
+    assert code == 2
+    assert "--query" in errors
+    code, _, errors = command("out", "new.csv", "--query", "select 1")
+    assert code == 2
+    assert "for the URL of a database only" in errors

@@ -13,7 +13,7 @@ import scipy.sparse
 from pyarrow import parquet
 
 import privada as pv
-from privada.core.errors import ArgumentError, DataError
+from privada.core.errors import ArgumentError, DataError, PrivadaError
 from privada.tables import (
     Classes,
     Hashed,
@@ -499,3 +499,21 @@ def test_without_a_schema_no_error_shows_a_key_of_one_record(tmp_path):
             assert "137" not in str(raised.value)
         assert "Smith" not in repr(table)
     assert not ledger.charges()
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("https://me:secret@host/t.csv", "begins with https://. Download the file first"),
+        ("t.zip", "Unpack it first"),
+        ("t.xls", "Save it as .xlsx"),
+        ("t.json", "an object on each line"),
+        ("wide.csv", "got UTF-16. Save it as UTF-8"),
+    ],
+)
+def test_what_to_do_with_other_files_is_said(tmp_path, monkeypatch, name, words):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "wide.csv").write_bytes("a,b\n1,2\n".encode("utf-16"))
+    with pytest.raises(PrivadaError, match=words) as raised:
+        read(name)
+    assert "secret" not in str(raised.value)

@@ -21,7 +21,7 @@ Trust = Annotated[
 
 def predict(
     folder: Folder,
-    table: shared.TableFile,
+    table: shared.TableSource,
     output: Annotated[
         Path | None, typer.Option(help="Output file, .csv (created). Default: print.")
     ] = None,
@@ -49,6 +49,7 @@ def predict(
         ),
     ] = False,
     trust: Trust = None,
+    query: shared.Query = None,
     as_json: shared.AsJson = False,
 ) -> None:
     """Predict new rows with a model that was trained privately.
@@ -64,6 +65,7 @@ def predict(
 
     $ privada predict patients-private test.csv --score --public
     """
+    from privada import tables
     from privada.core.errors import ArgumentError
     from privada.workflows.predict import predictions, write_predictions
     from privada.workflows.predict import score as score_of
@@ -77,20 +79,21 @@ def predict(
             "printed in place of predictions."
         )
     model = load(folder, trust=trust)
+    rows = table if query is None else tables.read(table, query=query)
     kept = [name for listed in columns or () for name in next(csv.reader([listed]))]
-    metrics = score_of(model, table, public=public) if score else None
+    metrics = score_of(model, rows, public=public) if score else None
     shown = output is None and metrics is None
     if shown and not as_json:
-        write_predictions(model, table, sys.stdout, proba=proba, columns=kept)
+        write_predictions(model, rows, sys.stdout, proba=proba, columns=kept)
         return
     facts: dict[str, object] = {}
     if metrics is not None:
         facts["metrics"] = metrics
     if output is not None:
-        rows = write_predictions(model, table, output, proba=proba, columns=kept)
-        facts |= {"rows": rows, "output": str(output)}
+        count = write_predictions(model, rows, output, proba=proba, columns=kept)
+        facts |= {"rows": count, "output": str(output)}
     elif shown:
-        facts["predictions"] = list(predictions(model, table, proba=proba, columns=kept))
+        facts["predictions"] = list(predictions(model, rows, proba=proba, columns=kept))
     if as_json:
         typer.echo(json.dumps(facts, indent=2))
         return

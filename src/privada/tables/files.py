@@ -36,6 +36,13 @@ def as_path(name: str, path: Source) -> Path:
     """Return a path, or say what was given instead."""
     if not isinstance(path, (str, os.PathLike)):
         raise ArgumentError(f"Expected {name} to be the path of a file, got {name}={path!r}.")
+    scheme, mark, _ = str(path).partition("://")
+    if mark and scheme.isalnum() and not Path(path).exists():  # the rest may have a password
+        raise ArgumentError(
+            f"Expected {name} to be a file, or the URL of a database that begins with sqlite://, "
+            f"duckdb:// or postgresql://, with --query, got a URL that begins with {scheme}://. "
+            "Download the file first."
+        )
     return Path(path)
 
 
@@ -110,6 +117,11 @@ def refuse_nul(raw: bytes, name: Path) -> None:
 def _decoded(raw: bytes, name: Path) -> str:
     with contextlib.suppress(UnicodeDecodeError):
         return raw.decode()
+    if raw.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        raise DataError(
+            f"Expected UTF-8 text in {str(name)!r}, got UTF-16. Save it as UTF-8, or convert it: "
+            "iconv -f utf-16 -t utf-8."
+        )
     raise DataError(
         f"Expected UTF-8 text in {str(name)!r}, got bytes that are not. If it is Latin-1, convert "
         "it: iconv -f latin1 -t utf-8."

@@ -12,6 +12,8 @@ import numpy as np
 from privada import tables
 from privada.core.errors import ArgumentError, DataError
 from privada.tables.cells import ColumnError
+from privada.tables.database import is_url
+from privada.tables.files import as_path
 from privada.tables.formats import format_of
 from privada.tables.reading import layout_of
 from privada.tables.schema_file import close_match
@@ -92,8 +94,13 @@ def used_columns(schema: tables.Schema) -> dict[str, Any]:
 def _parts(source: Any, schema: tables.Schema, keep: Collection[str]) -> Iterator[tables.Table]:
     """Yield the rows of a source, with the columns that are needed or kept."""
     wanted = list(dict.fromkeys([*used_columns(schema), *keep]))
+    if is_url(source):
+        raise ArgumentError(
+            "Expected a query for a database to predict from, got none. Give --query, or read it "
+            "first: tables.read(url, query=...)."
+        )
     if isinstance(source, (str, os.PathLike)):
-        yield from _of_file(Path(source), schema, wanted, keep)
+        yield from _of_file(as_path("the table", source), schema, wanted, keep)
     elif isinstance(source, tables.Table):
         _check_names(source.names, schema, keep, source.has_header)
         yield _only(source, wanted)

@@ -4,12 +4,13 @@ from pathlib import Path
 from typing import Any
 
 from privada.tables.database import is_url, shown
+from privada.tables.files import as_path
 from privada.tables.frames import is_frame
 
 
 def as_source(table: Any) -> Any:
     """Return a table as `pv.tables.read` takes it: a path as a path, others as they are."""
-    return table if is_url(table) or is_frame(table) else Path(table)
+    return table if is_url(table) or is_frame(table) else as_path("the table", table)
 
 
 def source_name(table: Any) -> str:

@@ -53,15 +53,24 @@ FORMATS: dict[str, Format] = {
 _FOLDER = Format(*folder_of(FORMATS))
 
 
+# What to do with files that are not read.
+_ADVICE = {
+    ".zip": " Unpack it first.",
+    ".xls": " Save it as .xlsx.",
+    ".json": " Write an object on each line, and call it .jsonl.",
+}
+
+
 def format_of(path: Path) -> Format:
     """Return the format of a file by its name, or that of a folder."""
     if path.is_dir():
         return _FOLDER
     found = FORMATS.get(ending(path))
     if found is None or not (found.compressed or path.suffix.lower() == ending(path)):
+        advice = _ADVICE.get(path.suffix.lower(), "")
         raise DataError(
             f"Expected a file whose name ends in .csv, .tsv, .jsonl, .ndjson or .txt, alone or "
             f"with .gz, .bz2, .xz or .zst, or in .parquet, .feather, .arrow, .xlsx or .npz, or a "
-            f"folder of such files or of .txt files, got {str(path)!r}."
+            f"folder of such files or of .txt files, got {str(path)!r}.{advice}"
         )
     return found
