@@ -121,6 +121,13 @@ def test_links_between_files() -> None:
                 assert (page.parent / target.split("#")[0]).exists(), f"{page.name}: {target}"
 
 
+def test_every_page_is_in_the_navigation() -> None:
+    site = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
+    docs = ROOT / "docs"
+    pages = [page.relative_to(docs).as_posix() for page in docs.rglob("*.md")]
+    assert [page for page in pages if f": {page}\n" not in f"{site}\n"] == []
+
+
 def test_notebook_says_what_it_needs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     spec = importlib.util.spec_from_file_location("imdb_notebook", ROOT / "docs" / "imdb.py")
     assert spec is not None
