@@ -15,7 +15,7 @@ from privada import defaults, tables
 from privada.accounting import Ledger, Statement
 from privada.accounting.events import Tally
 from privada.accounting.ledger import Place
-from privada.core.errors import BudgetExceeded
+from privada.core.errors import ArgumentError, BudgetExceeded
 from privada.core.hidden_streams import hidden_generator
 from privada.core.randomness import make_source
 from privada.core.ranks import refuse_several
@@ -146,7 +146,11 @@ def train_table(
     refuse_several(
         "training on a table", "Leave out torchrun and give the number of processes instead."
     )
-    integer("processes", processes)
+    if integer("processes", processes) > 1 and options.method == PrivateNewton.name:
+        raise ArgumentError(
+            f"Expected processes=1 with method='newton', which works in one, got "
+            f"processes={processes}. Leave it out. Nothing was charged."
+        )
     checked(callbacks)
     options = with_person_of_schema(options)
     source = as_source(table)
