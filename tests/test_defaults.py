@@ -43,6 +43,31 @@ def test_the_rate_of_a_number_begins_at_a_sixth():
     assert defaults.settings(60_000, numbers=True, lr=0.7).method.lr == 0.7
 
 
+def test_a_linear_model_of_classes_looks_at_its_features_for_3_percent_of_the_budget():
+    budget = pv.Budget(1.0, 1e-5)
+    given = {"linear": True, "budget": budget}
+    looking = defaults.settings(60_000, **given)
+    assert looking.method.clip == 0.12
+    assert looking.method.preconditioner.preliminary(None) == (defaults.look(budget),)
+    assert looking.method.lr(0) == pytest.approx(
+        1.5 / math.sqrt(looking.steps_on(60_000)), rel=1e-3
+    )
+    # a Gaussian release costs as much as the inverse square of its multiplier, to first order
+    alone = pv.accounting.noise_multiplier(epsilon=1.0, delta=1e-5, sampling_rate=1.0, steps=1)
+    assert (alone / defaults.look(budget)) ** 2 == pytest.approx(0.03, rel=1e-3)
+
+
+@pytest.mark.parametrize(
+    "other", [{"lr": 0.1}, {"clip": 1.0}, {"numbers": True}, {"linear": False}, {"budget": None}]
+)
+def test_others_do_not_look(other):
+    given = {"linear": True, "budget": pv.Budget(1.0, 1e-5)} | other
+    assert defaults.settings(60_000, **given).method.preconditioner is None
+    assert defaults.settings(999, linear=True, budget=pv.Budget(1.0, 1e-5)) == defaults.settings(
+        999
+    )
+
+
 @pytest.mark.parametrize(
     ("records", "columns", "bins"),
     [(500, 1, 16), (499, 1, 8), (20, 1, 8), (19, 1, 0), (10_000, 20, 16), (100, 20, 0), (0, 0, 0)],

@@ -10,7 +10,11 @@ from privada.core.errors import ArgumentError
 from privada.core.public_examples import Public
 from privada.core.validation import integer, positive
 from privada.methods import PAGAN, PASAN, AdaDPS, DPAdamWOSM, Method, PrivateNewton, get
-from privada.preconditioning import public_gradients, public_moments
+from privada.preconditioning import (
+    private_feature_moments,
+    public_gradients,
+    public_moments,
+)
 from privada.updates import falling
 
 EPOCHS = 30.0
@@ -20,6 +24,10 @@ _DRIFT, _FIRST, CLIP = 0.3, 0.6, 0.5
 # The latter for a target that is a number: a squared error does not level off as a class does that
 # is predicted well, and a rate that is too high adds noise to each prediction.
 _FIRST_OF_NUMBERS = 0.1
+# The first two where a charged look has found the scales of a linear model's features, from so many
+# records on, and the share of the budget that the look takes.
+_FIRST_SCALED, CLIP_SCALED, _LOOKED_AT = 1.5, 0.12, 1000
+LOOK_SHARE = 0.03
 # How many bins a number of a table has, from so many records for each column of numbers on.
 _BINS = ((500, 16), (20, 8))
 # How many steps Newton's method takes, and its clip norm for classes and for numbers: how much of
@@ -73,6 +81,19 @@ def learning_rate(steps: int) -> float:
         0.01
     """
     return _DRIFT / math.sqrt(integer("steps", steps))
+
+
+def look(budget: Budget) -> float:
+    """Return the noise multiplier of a look at all records that takes 3% of a budget.
+
+    Example:
+        >>> import privada as pv
+        >>> from privada import defaults
+        >>> round(defaults.look(pv.Budget(1.0, 1e-5)), 1)
+        21.5
+    """
+    alone = noise_multiplier(epsilon=budget.epsilon, delta=budget.delta, sampling_rate=1.0, steps=1)
+    return float(f"{alone / math.sqrt(LOOK_SHARE):.4g}")
 
 
 def named(name: str, public: Any = None, **settings: Any) -> Method:
@@ -143,6 +164,8 @@ def settings(
     clip: float | None = None,
     lr: float | None = None,
     numbers: bool = False,
+    linear: bool = False,
+    budget: Budget | None = None,
 ) -> Defaults:
     """Return what to train with where nothing, or not all, is said.
 
@@ -150,7 +173,14 @@ def settings(
     weight by about 0.35 over the run, and little in the last steps. With `numbers`, for a target
     that is a number and the squared error, it begins at 0.1 / sqrt(steps).
 
-    Guarantee: it depends on the number of records and on what is said alone, all of it public.
+    With `linear`, for a linear model of classes, a `budget` and at least 1,000 records, 3% of the
+    budget go to a look at the features (`pv.preconditioning.private_feature_moments`). Gradients
+    are then clipped and noised in scales of the features, at a norm of 0.12, and the rate begins at
+    1.5 / sqrt(steps |x|), where |x| is the typical norm of a row. A clip norm or a learning rate
+    that is said is that of training without such a look.
+
+    Guarantee: it depends on the number of records and on what is said alone, all of it public. The
+    look is charged when the run is.
 
     Example:
         >>> from privada import defaults
@@ -164,6 +194,12 @@ def settings(
     size = float(batch_size(records)) if batch is None else positive("batch_size", batch)
     length = EPOCHS if epochs is None else positive("epochs", epochs)
     steps = math.ceil(length * records / size)
+    said = clip is not None or lr is not None
+    if linear and budget is not None and not (numbers or said) and records >= _LOOKED_AT:
+        begun = falling(float(f"{_FIRST_SCALED / math.sqrt(steps):.4g}"), steps)
+        scales = private_feature_moments(look(budget))
+        method = DPAdamWOSM(lr=begun, beta1=0.0, clip=CLIP_SCALED, preconditioner=scales)
+        return Defaults(method, size, length)
     first = float(f"{(_FIRST_OF_NUMBERS if numbers else _FIRST) / math.sqrt(steps):.4g}")
     rate = falling(first, steps) if lr is None else positive("lr", lr)
     bound = CLIP if clip is None else positive("clip", clip)

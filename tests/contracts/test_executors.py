@@ -130,6 +130,17 @@ def test_squares_over_all_units_are_the_same(execution):
     assert found.sensitivity == expected.sensitivity
 
 
+@pytest.mark.parametrize("execution", EXECUTIONS)
+def test_features_over_all_units_are_the_same(execution):
+    found, expected = (
+        each._run.gradients.executor for each in (trainer(EXECUTIONS[execution]), trainer(None))
+    )
+    assert found.features() == expected.features() == 4
+    one, other = (each.feature_sum(SeededSource(1, "rows")) for each in (found, expected))
+    torch.testing.assert_close(one.value, other.value, rtol=1e-12, atol=0)
+    assert (one.sensitivity, one.extra) == (other.sensitivity, other.extra)
+
+
 @pytest.mark.parametrize("wrong", ["local", 2, pv.execute, object()])
 def test_what_is_no_executor_is_refused_with_the_remedy(wrong):
     with pytest.raises(pv.ArgumentError, match=r"executor.*Leave it out"):

@@ -82,6 +82,7 @@ def method(name):
 
 
 MOMENTS = pv.preconditioning.private_second_moments(2.0)
+FEATURES = pv.preconditioning.private_feature_moments(2.0)
 PERSONS = np.array([f"p{place % 17}" for place in range(ROWS)])
 CASES = {f"method {name}": {"model": linear, "method": lambda name=name: method(name)}
          for name in METHODS}  # fmt: skip
@@ -100,6 +101,17 @@ CASES |= {
     "second moments": {
         "model": linear,
         "method": lambda: pv.methods.PASAN(lr=0.5, clip=CLIP, preconditioner=MOMENTS),
+    },
+    "feature moments": {
+        "model": linear,
+        "method": lambda: pv.methods.DPAdamWOSM(lr=0.1, clip=CLIP, preconditioner=FEATURES),
+    },
+    "feature moments of persons": {
+        "model": linear,
+        "groups": PERSONS,
+        "rows_per_unit": 3,
+        "batch_size": 6,
+        "method": lambda: pv.methods.DPAdamWOSM(lr=0.1, clip=CLIP, preconditioner=FEATURES),
     },
     "second moments of persons": {
         "model": linear,
@@ -219,6 +231,18 @@ class _Tree:
             if isinstance(rng, SeededSource):
                 rng.position = start
             found.append(self.local.squared_sum(bound, rng, part, self.parts))
+        return self._added(found)
+
+    def features(self):
+        return self.local.features()
+
+    def feature_sum(self, rng):
+        start = rng.position if isinstance(rng, SeededSource) else 0
+        found = []
+        for part in range(self.parts):
+            if isinstance(rng, SeededSource):
+                rng.position = start
+            found.append(self.local.feature_sum(rng, part, self.parts))
         return self._added(found)
 
     def recheck(self):

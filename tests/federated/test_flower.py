@@ -119,6 +119,16 @@ def test_second_moments_are_of_all_who_are_there():
     assert grid.asked[0] == [100 + k for k in range(NODES + 5)]
 
 
+def test_features_of_records_that_clients_keep_are_refused_before_anything_is_charged():
+    scales = pv.preconditioning.private_feature_moments(3.0)
+    grid = InProcessGrid(app(), NODES)
+    made = strategy(rounds=1, method=pv.methods.DPAdamWOSM(preconditioner=scales))
+    with pytest.raises(pv.ArgumentError, match=r"federated training.*by_feature"):
+        made.start(grid)
+    assert grid.asked == []
+    assert made.trainer.ledger.totals() == {}
+
+
 def test_the_number_of_a_round_tells_nothing_of_who_was_drawn():
     """It counts rounds, also those for which nobody was asked."""
     grid, told = InProcessGrid(app(), 1), []

@@ -82,7 +82,8 @@ class Release:
     `privada.noise` makes one. `statistics` are the extra coordinates of the sum, with the same
     noise; None if there are none. `public` is the gradient of what the objective adds without
     looking at records, such as weight decay. `features` maps what was released in other features of
-    a linear layer back to its parameters.
+    a linear layer back to its parameters. `step` is what steps in units of the noise are multiplied
+    by, where a preconditioner says so.
 
     Guarantee: there is none without the receipt of a charge. Everything computed from releases
     alone is post-processing and costs nothing.
@@ -110,6 +111,7 @@ class Release:
     public: Tensor | None = None
     statistics: Tensor | None = None
     features: FeatureMap | None = None
+    step: float = 1.0
 
     def __post_init__(self) -> None:
         check_receipt(self.receipt)

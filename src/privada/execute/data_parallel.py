@@ -151,7 +151,7 @@ class _Ask:
     """What rank 0 asks all ranks to compute. Private."""
 
     drawn: Draw | None  # None for all units
-    bound: float  # the clip norm, or the bound of a square
+    bound: float | None  # the clip norm, the bound of a square, or None for features
     known: bool  # whether the parameters are known to all
     scaling: tuple[bool, bool] | None  # what comes of a new one: scale, shift; None for the last
     recheck: bool
@@ -226,6 +226,8 @@ class _Part:
     def _own(self, ask: _Ask, rows: RandomSource) -> ClippedSum:
         """Return the sum of this rank's share."""
         local, ranks = self._local, self._ranks
+        if ask.bound is None:
+            return local.feature_sum(rows, ranks.rank, ranks.size)
         if ask.drawn is None:
             return local.squared_sum(ask.bound, rows, ranks.rank, ranks.size)
         share = ask.drawn.split(ranks.size)[ranks.rank]
@@ -262,6 +264,14 @@ class Leading(_Part):
     def squared_sum(self, bound: float, rng: RandomSource) -> ClippedSum:
         """Return the sum over all units, of which each rank takes its share."""
         return self._asked(_Ask(None, bound, self._known, None, False, None, None), rng)
+
+    def features(self) -> int:
+        """Return how many features a record has."""
+        return self._local.features()
+
+    def feature_sum(self, rng: RandomSource) -> ClippedSum:
+        """Return the sum over all units, of which each rank takes its share."""
+        return self._asked(_Ask(None, None, self._known, None, False, None, None), rng)
 
     def recheck(self) -> None:
         """Let all ranks try the model again."""
@@ -339,6 +349,14 @@ class Following(_Part):
         raise _refused()
 
     def squared_sum(self, bound: float, rng: RandomSource) -> ClippedSum:
+        """Refuse: rank 0 asks."""
+        raise _refused()
+
+    def features(self) -> int:
+        """Return how many features a record has."""
+        return self._local.features()
+
+    def feature_sum(self, rng: RandomSource) -> ClippedSum:
         """Refuse: rank 0 asks."""
         raise _refused()
 

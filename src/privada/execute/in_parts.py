@@ -63,6 +63,14 @@ class _InParts:
         """Return the local executor's sum, which is made in parts by itself."""
         return self.local.squared_sum(bound, rng)
 
+    def features(self) -> int:
+        """Return how many features a record has."""
+        return self.local.features()
+
+    def feature_sum(self, rng: RandomSource) -> ClippedSum:
+        """Return the local executor's sum, which is made in parts by itself."""
+        return self.local.feature_sum(rng)
+
     def recheck(self) -> None:
         """Let the local executor try the model again."""
         self.local.recheck()

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from privada.clipping import Clipping
 from privada.clipping.squares import squared_sum
+from privada.core.errors import ArgumentError
 from privada.core.randomness import RandomSource
 from privada.core.tensors import Parameters
 from privada.core.values import ClippedSum
@@ -146,6 +147,18 @@ class FederatedExecutor:
     def squared_sum(self, bound: float, rng: RandomSource) -> ClippedSum:
         """Return sum_i min(g_ij^2, bound) over the updates of all clients."""
         return squared_sum(self._parameters, self._rows(None), bound)
+
+    def features(self) -> int:
+        """Refuse: clients send updates of the model, and not what their records look like."""
+        raise ArgumentError(
+            "Expected a preconditioner that needs no moments of features in federated training, "
+            "where clients send updates of the model alone. Give public scales with "
+            "pv.preconditioning.by_feature. Nothing was charged."
+        )
+
+    def feature_sum(self, rng: RandomSource) -> ClippedSum:
+        """Refuse, as `features` does."""
+        raise AssertionError(f"clients do not send {self.features()} features")
 
     def recheck(self) -> None:
         """Raise if clients cannot be reached, before anything is charged for it."""

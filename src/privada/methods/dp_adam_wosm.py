@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from privada.methods.method import Method, Parts
+from privada.preconditioning import Preconditioner, isotropic
 from privada.updates import LearningRate, adam_without_second_moment, scheduled
 
 
@@ -19,6 +20,8 @@ class DPAdamWOSM(Method):
         lr: the learning rate, a number or a function of the step.
         beta1: decay of the first moment.
         eps: added to the standard deviation of the noise.
+        preconditioner: the scales in which gradients are clipped and noised; none by default.
+            `pv.preconditioning.private_feature_moments` finds them by a charged look.
         clip: the largest norm that one example's gradient may keep.
 
     Guarantee: each step is a Gaussian release of a sum of sensitivity `clip`; the rest is
@@ -37,9 +40,12 @@ class DPAdamWOSM(Method):
     lr: LearningRate = 0.001
     beta1: float = 0.9
     eps: float = 1e-8
+    preconditioner: Preconditioner | None = None
 
     def parts(self, steps: int) -> Parts:
-        """Return the rule on the releases, isotropic, with constant noise."""
+        """Return the rule on the releases, in the scales, with constant noise."""
         return Parts(
-            rule=adam_without_second_moment(self.beta1, self.eps), controller=scheduled(self.lr)
+            rule=adam_without_second_moment(self.beta1, self.eps),
+            controller=scheduled(self.lr),
+            preconditioner=isotropic() if self.preconditioner is None else self.preconditioner,
         )

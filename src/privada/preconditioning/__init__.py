@@ -9,6 +9,10 @@ from privada.preconditioning.diagonal import (
     isotropic,
     restoring,
 )
+from privada.preconditioning.feature_moments import (
+    PrivateFeatureMoments,
+    private_feature_moments,
+)
 from privada.preconditioning.features import by_feature, feature_moments, tf_idf, token_frequency
 from privada.preconditioning.moments import (
     KnownMoments,
@@ -29,6 +33,7 @@ __all__ = [
     "Moments",
     "PastReleases",
     "Preconditioner",
+    "PrivateFeatureMoments",
     "PrivateSecondMoments",
     "PublicMoments",
     "Restoring",
@@ -40,6 +45,7 @@ __all__ = [
     "isotropic",
     "known_moments",
     "past_releases",
+    "private_feature_moments",
     "private_second_moments",
     "public_gradients",
     "public_moments",

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -15,8 +15,19 @@ from privada.core.validation import flag, printable_text, shown
 from privada.core.values import Release, State
 
 Scales = Mapping[str, Tensor] | Tensor | float
-# Asks for a release of sum_i min(g_ij^2, bound), given the bound and the noise multiplier.
-Ask = Callable[[float, float], Release]
+
+
+class Ask(Protocol):
+    """What a preconditioner asks before the first step; each is a release over all units."""
+
+    def __call__(self, bound: float, noise_multiplier: float) -> Release:
+        """Return a release of sum_i min(g_ij^2, bound)."""
+
+    def features(self, noise_multiplier: float, accepts: Callable[[int], object]) -> Release:
+        """Return a release of sum_i x_i^2 / |x_i^2|, and of how large rows are.
+
+        `accepts` is called with the number of features before anything is charged, and may raise.
+        """
 
 
 @dataclass(frozen=True)
@@ -109,6 +120,7 @@ class DiagonalScaling(Preconditioner):
         shift: the same; None for 0.
         restores: whether a release is mapped back by v = scale * r / B + shift, or used as it is.
         source: where the values come from, in words that the statement repeats.
+        step: what the length of steps in units of the noise is multiplied by.
 
     Guarantee: the whitened sum moves by at most the clip norm, whatever the scaling, as long as
     its values do not depend on the private data except through releases.
@@ -126,6 +138,7 @@ class DiagonalScaling(Preconditioner):
     shift: Scales | None = None
     restores: bool = False
     source: str = ""
+    step: float = 1.0
 
     def init(self, parameters: Parameters) -> State:
         """Return no state; raise if the values do not fit the model."""
@@ -149,6 +162,8 @@ class DiagonalScaling(Preconditioner):
 
     def restore(self, release: Release, scaling: FlatScaling) -> Release:
         """Return the release, mapped back to the space of gradients if this scaling restores."""
+        if self.step != 1.0:
+            release = replace(release, step=self.step)
         return release.restored(scaling.scale, scaling.shift) if self.restores else release
 
     def precondition(self, public: Tensor, scaling: FlatScaling) -> Tensor:
@@ -273,7 +288,11 @@ class FromState(Preconditioner):
         """Return the scaling of a state."""
         if self._made is None or self._made.scale is not state["scale"]:
             self._made = DiagonalScaling(
-                state["scale"], state.get("shift"), self._restores, self.source
+                state["scale"],
+                state.get("shift"),
+                self._restores,
+                self.source,
+                state.get("step", 1.0),
             )
         return self._made
 

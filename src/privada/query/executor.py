@@ -65,6 +65,15 @@ class Executor(Protocol):
         `rng` chooses the rows of units that have more than a look takes.
         """
 
+    def features(self) -> int:
+        """Return how many features a record has; raise if its inputs are not one row of numbers."""
+
+    def feature_sum(self, rng: RandomSource) -> ClippedSum:
+        """Return the sum over all units of x^2 / |x^2|, and of how large their rows are.
+
+        `rng` chooses the rows of units that have more than a look takes.
+        """
+
     def recheck(self) -> None:
         """Try the model on dummy examples again; raise if it does not keep examples apart."""
 

@@ -11,16 +11,18 @@ from privada import data
 from privada.clipping import Batch, Engine
 from privada.clipping.averages import averages
 from privada.clipping.feature_products import feature_product_sum
+from privada.clipping.features import feature_sum
 from privada.clipping.one_pass import OnePassEngine
 from privada.clipping.probes import refuse_mixing_models
 from privada.clipping.squares import squared_sum
-from privada.core.errors import ModelError
+from privada.core.errors import ArgumentError, ModelError
 from privada.core.hidden_streams import HiddenStreams, hidden_generator
 from privada.core.randomness import RandomSource
 from privada.core.silence import pass_on_signals, settings_kept, silenced
 from privada.core.state import HeldState
 from privada.core.tensors import Parameters
 from privada.core.values import ClippedSum
+from privada.data import Indices
 from privada.preconditioning import FlatScaling
 from privada.query.executor import Draw
 
@@ -197,12 +199,51 @@ class LocalExecutor:
             inputs = batch.dense().inputs.cpu()
             rows = torch.nn.functional.pad(inputs, (0, 1), value=1.0) if bias else inputs
             yield rows, torch.from_numpy(weights)
+    def features(self) -> int:
+        """Return how many features a record has; raise if its inputs are not one row of numbers."""
+        inputs = self._dummy_batch.inputs
+        if isinstance(inputs, Tensor) and inputs.is_floating_point() and inputs.ndim == 2:
+            return int(inputs.shape[1])
+        raise ArgumentError(
+            "Expected records whose inputs are one row of numbers each, to find the moments of "
+            "their features, got others. Flatten them, or give scales with "
+            "pv.preconditioning.by_feature. Nothing was charged."
+        )
+
+    def feature_sum(self, rng: RandomSource, part: int = 0, parts: int = 1) -> ClippedSum:
+        """Return the sum over all units of x^2 / |x^2|, and of how large their rows are.
+
+        A unit counts as the average over its rows, of which `rng` chooses some where there are
+        more than a look takes. With `parts`, it is the sum over one of so many disjoint parts.
+        """
+        width, device = self.features(), self.parameters.device
+        with hidden_generator(self.model_rng, device) as streams, silenced():
+            read = (
+                (batch.without_dummies().inputs, None if of is None else torch.from_numpy(of))
+                for batch, of in self._all_units(width, streams, rng, part, parts)
+            )
+            return feature_sum(width, read, device)
 
     def _all_rows(
         self, streams: HiddenStreams, rng: RandomSource, part: int = 0, parts: int = 1
     ) -> Iterator[Tensor]:
         """Yield the gradients of all units as rows; what fails is left out, as zero."""
-        room = _GRADIENT_BYTES // (8 * self.parameters.size * self._units.rows_per_unit)
+        for batch, of in self._all_units(self.parameters.size, streams, rng, part, parts):
+            if of is None:
+                yield from self._gradients(batch)
+                continue
+            for unit in np.unique(of):
+                own = batch.at(torch.from_numpy(np.flatnonzero(of == unit)))
+                yield from averages(self._gradients(own), torch.zeros(own.size))
+
+    def _all_units(
+        self, width: int, streams: HiddenStreams, rng: RandomSource, part: int, parts: int
+    ) -> Iterator[tuple[Batch, Indices | None]]:
+        """Yield the records of all units, some units at a time, and the unit that each is of.
+
+        So many that a row of `width` numbers for each record does not take too much memory.
+        """
+        room = _GRADIENT_BYTES // (8 * width * self._units.rows_per_unit)
         count = max(1, min(_UNITS_AT_A_TIME, room))
         for place, start in enumerate(range(0, self._units.size, count)):
             some = np.arange(start, min(start + count, self._units.size))
@@ -210,15 +251,8 @@ class LocalExecutor:
             if place % parts != part:
                 continue
             batch, found = self._records.read(indices, streams)
-            if batch is None:
-                continue
-            if owners is None:
-                yield from self._gradients(batch)
-                continue
-            of = owners[found]
-            for unit in np.unique(of):
-                own = batch.at(torch.from_numpy(np.flatnonzero(of == unit)))
-                yield from averages(self._gradients(own), torch.zeros(own.size))
+            if batch is not None:
+                yield batch, None if owners is None else owners[found]
 
     def _gradients(self, batch: Batch) -> list[Tensor]:
         """Return the gradients of records as rows; those of records that fail are zero."""

@@ -215,6 +215,7 @@ class PrivateEstimator(CloneFamily, BaseEstimator):  # type: ignore[misc]
         usual = defaults.settings(
             records, batch=self.batch_size, epochs=self.epochs, clip=self.clip, lr=self.lr,
             numbers=outputs == 1,
+            linear=self.model == "linear", budget=budget,
         )  # fmt: skip
         if isinstance(self.method, Method):
             if self.lr is not None or self.clip is not None:

@@ -181,7 +181,7 @@ def adas(
     """
     examples, parameters = as_public(data), Parameters(model, ModelSide(model, loss))
     rate, state = rate_of(lr), preconditioner.init(parameters)
-    state = preconditioner.prepare(state, parameters, _no_releases)
+    state = preconditioner.prepare(state, parameters, _NoReleases())
     for number in _training(model, integer("steps", steps, least=0)):
         chosen, state = preconditioner.at(state, parameters)
         scaling = chosen.on(parameters)
@@ -194,11 +194,17 @@ def adas(
     return model
 
 
-def _no_releases(bound: float, noise_multiplier: float) -> Release:
-    raise ArgumentError(
-        "Expected a geometry that is known or comes from public examples, got one that asks for "
-        "releases of private data, which there are none of here."
-    )
+class _NoReleases:
+    """What there is to ask where there are no private records."""
+
+    def __call__(self, bound: float, noise_multiplier: float) -> Release:
+        raise ArgumentError(
+            "Expected a geometry that is known or comes from public examples, got one that asks "
+            "for releases of private data, which there are none of here."
+        )
+
+    def features(self, noise_multiplier: float, accepts: Callable[[int], object]) -> Release:
+        return self(1.0, noise_multiplier)
 
 
 def _training(model: nn.Module, steps: int) -> Iterator[int]:

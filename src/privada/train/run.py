@@ -23,6 +23,7 @@ from privada.mechanism import Mechanism, Parts
 from privada.participation import Everyone
 from privada.query.account import Account
 from privada.query.executor import Executor
+from privada.query.feature_moments import FeatureMomentQuery
 from privada.query.feature_products import FeatureProductQuery
 from privada.query.gradients import GradientQuery
 from privada.query.local import LocalExecutor
@@ -256,6 +257,7 @@ class Run:
             "rng": self.sources["sampling"],
             "population": self.population,
         }
+        self.feature_moments = FeatureMomentQuery(executor=executor, **asked)
         if not self.parts.preconditioner.feature_products:
             return SecondMomentQuery(executor=executor, **asked)
         assert isinstance(executor, LocalExecutor)

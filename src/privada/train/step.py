@@ -1,6 +1,6 @@
 """One step: pay, draw, clip, add noise, update."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
@@ -82,20 +82,10 @@ def prepare(run: Run, state: TrainState) -> TrainState:
     """Return the state after the releases that come before the first step, if there are any."""
     if state.prepared:
         return state
-    made = state.releases
-
-    def ask(bound: float, noise_multiplier: float) -> Release:
-        nonlocal made
-        run.charges.check_left(made)
-        ahead = partial(run.charges.ahead, made)
-        noise = run.mechanism.releases.preliminary(noise_multiplier, run.mechanism.noise_multiplier)
-        release = run.second_moments.release(bound, noise, ahead)
-        made += 1
-        return release
-
+    asked = _Preliminary(run, state.releases)
     with counting_what_is_lost(run, state.releases):
-        found = run.parts.preconditioner.prepare(state.preconditioner, run.parameters, ask)
-    return replace(state, prepared=True, releases=made, preconditioner=found)
+        found = run.parts.preconditioner.prepare(state.preconditioner, run.parameters, asked)
+    return replace(state, prepared=True, releases=asked.made, preconditioner=found)
 
 
 @contextmanager
@@ -125,3 +115,26 @@ class _Releases:
     def __call__(self) -> Release:
         release, self.state = release_gradient(self._run, self.state)
         return release
+
+
+class _Preliminary:
+    """The releases over all units before the first step, as a preconditioner asks for them."""
+
+    def __init__(self, run: Run, made: int) -> None:
+        self._run, self.made = run, made
+
+    def __call__(self, bound: float, noise_multiplier: float) -> Release:
+        mechanism = self._run.mechanism
+        noise = mechanism.releases.preliminary(noise_multiplier, mechanism.noise_multiplier)
+        release = self._run.second_moments.release(bound, noise, self._ahead())
+        self.made += 1
+        return release
+
+    def features(self, noise_multiplier: float, accepts: Callable[[int], object]) -> Release:
+        release = self._run.feature_moments.release(noise_multiplier, accepts, self._ahead())
+        self.made += 1
+        return release
+
+    def _ahead(self) -> Ahead:
+        self._run.charges.check_left(self.made)
+        return partial(self._run.charges.ahead, self.made)

@@ -63,7 +63,8 @@ def adam_without_second_moment(beta1: float = 0.9, eps: float = 1e-8) -> UpdateR
     """Return Adam with its second moment at the limit that noise alone gives it.
 
     The step is -lr (m / (1 - b1^t)) / (sigma C / B + eps). The standard deviation sigma C / B of
-    the noise is known from the release.
+    the noise is known from the release. A preconditioner may multiply the step, as
+    `private_feature_moments` does by how large the features are.
 
     Args:
         beta1: decay of the first moment.
@@ -86,7 +87,7 @@ def adam_without_second_moment(beta1: float = 0.9, eps: float = 1e-8) -> UpdateR
     ) -> tuple[ParameterStep, State]:
         step = state["step"] + 1
         first = state["first"].lerp(release.gradient, 1 - beta1)
-        length = -lr / (1 - beta1**step)
+        length = -lr * release.step / (1 - beta1**step)
         std = release.gradient_std
         move = (
             ParameterStep(first, length / (std + eps))

@@ -256,10 +256,13 @@ def _settings(options: TrainOptions, data: TrainingData, features: int) -> defau
         "batch": options.batch_size, "epochs": options.epochs, "clip": options.clip,
         "lr": options.lr,
     }  # fmt: skip
+    budget = options.budget(data.population)
     if options.method == PrivateNewton.name:
-        budget = options.budget(data.population)
         return defaults.newton(data.population, features, data.outputs, budget, **asked)
-    usual = defaults.settings(data.population, numbers=data.outputs == 1, **asked)
+    usual = defaults.settings(
+        data.population, numbers=data.outputs == 1, linear=options.model == "linear",
+        budget=budget, **asked,
+    )  # fmt: skip
     if options.method in (None, USUAL_METHOD):
         return usual
     assert options.method is not None
