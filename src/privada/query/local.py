@@ -199,6 +199,7 @@ class LocalExecutor:
             inputs = batch.dense().inputs.cpu()
             rows = torch.nn.functional.pad(inputs, (0, 1), value=1.0) if bias else inputs
             yield rows, torch.from_numpy(weights)
+
     def features(self) -> int:
         """Return how many features a record has; raise if its inputs are not one row of numbers."""
         inputs = self._dummy_batch.inputs

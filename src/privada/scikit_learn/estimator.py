@@ -214,8 +214,7 @@ class PrivateEstimator(CloneFamily, BaseEstimator):  # type: ignore[misc]
             )  # fmt: skip
         usual = defaults.settings(
             records, batch=self.batch_size, epochs=self.epochs, clip=self.clip, lr=self.lr,
-            numbers=outputs == 1,
-            linear=self.model == "linear", budget=budget,
+            numbers=outputs == 1, linear=self.model == "linear", budget=budget,
         )  # fmt: skip
         if isinstance(self.method, Method):
             if self.lr is not None or self.clip is not None:

@@ -245,12 +245,10 @@ class Run:
             parameters=self.parameters,
             units=self.units,
         )
-        self.second_moments = self._second_moment_query(executor, account)
+        self._make_preliminary_queries(executor, account)
 
-    def _second_moment_query(
-        self, executor: Executor, account: Account
-    ) -> SecondMomentQuery | FeatureProductQuery:
-        """Return what the preconditioner asks before the first step."""
+    def _make_preliminary_queries(self, executor: Executor, account: Account) -> None:
+        """Make what the preconditioner asks before the first step."""
         asked: dict[str, Any] = {
             "account": account,
             "noise": self.noise,
@@ -258,10 +256,12 @@ class Run:
             "population": self.population,
         }
         self.feature_moments = FeatureMomentQuery(executor=executor, **asked)
-        if not self.parts.preconditioner.feature_products:
-            return SecondMomentQuery(executor=executor, **asked)
-        assert isinstance(executor, LocalExecutor)
-        return FeatureProductQuery(executor=executor, **asked)
+        self.second_moments: SecondMomentQuery | FeatureProductQuery
+        if self.parts.preconditioner.feature_products:
+            assert isinstance(executor, LocalExecutor)
+            self.second_moments = FeatureProductQuery(executor=executor, **asked)
+        else:
+            self.second_moments = SecondMomentQuery(executor=executor, **asked)
 
     def _executor(self) -> Executor:
         """Return what computes clipped sums from the records."""
