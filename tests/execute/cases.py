@@ -82,7 +82,7 @@ def method(name):
 
 
 MOMENTS = pv.preconditioning.private_second_moments(2.0)
-FEATURES = pv.preconditioning.private_feature_moments(2.0)
+FEATURE_MOMENTS = pv.preconditioning.private_feature_moments(2.0)
 PERSONS = np.array([f"p{place % 17}" for place in range(ROWS)])
 CASES = {f"method {name}": {"model": linear, "method": lambda name=name: method(name)}
          for name in METHODS}  # fmt: skip
@@ -104,14 +104,14 @@ CASES |= {
     },
     "feature moments": {
         "model": linear,
-        "method": lambda: pv.methods.DPAdamWOSM(lr=0.1, clip=CLIP, preconditioner=FEATURES),
+        "method": lambda: pv.methods.DPAdamWOSM(lr=0.1, clip=CLIP, preconditioner=FEATURE_MOMENTS),
     },
     "feature moments of persons": {
         "model": linear,
         "groups": PERSONS,
         "rows_per_unit": 3,
         "batch_size": 6,
-        "method": lambda: pv.methods.DPAdamWOSM(lr=0.1, clip=CLIP, preconditioner=FEATURES),
+        "method": lambda: pv.methods.DPAdamWOSM(lr=0.1, clip=CLIP, preconditioner=FEATURE_MOMENTS),
     },
     "second moments of persons": {
         "model": linear,

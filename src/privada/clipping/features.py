@@ -44,7 +44,9 @@ def _add(total: Tensor, width: int, rows: Tensor, shares: Tensor) -> None:
         starts, columns = rows.crow_indices(), rows.col_indices()
         where = torch.stack([torch.repeat_interleave(starts.diff()), columns])
         # a cell that is given twice is one feature, whose sum is squared
-        cells = torch.sparse_coo_tensor(where, rows.values(), rows.shape).coalesce()
+        cells = torch.sparse_coo_tensor(
+            where, rows.values(), rows.shape, check_invariants=False
+        ).coalesce()
         values, (places, columns) = cells.values().double().abs(), cells.indices()
         largest = torch.zeros_like(shares).scatter_reduce_(0, places, values, "amax")
         squares = (values / _or_one(largest)[places]).square_()
