@@ -90,6 +90,39 @@ def test_a_run_is_charged_what_was_declared_before_its_first_query(name, table, 
         assert 3.9 < ledger.epsilon() == trained.statement.epsilon <= 4.0
 
 
+@pytest.mark.parametrize("values", [("0", "1"), ("0", "1", "2.5")], ids=["classes", "a number"])
+def test_a_target_of_numbers_is_charged_the_same_whatever_it_turns_out_to_be(values, table):
+    table.write_text(lines(kinds=values))
+    train_table(table, ASKED, "out")
+    with pv.Ledger("out/ledger") as ledger:
+        (run,) = ledger.runs()
+        assert ledger.totals() == ledger.declared(run)
+        training = tally_of_run(ledger, run, "training")
+    assert sum(training.values()) == ROWS / 100  # steps, and no look at the features before them
+
+
+def test_a_target_of_classes_is_trained_on_after_a_look_at_the_features(table):
+    done = train_table(table, ASKED, "out")
+    with pv.Ledger("out/ledger") as ledger:
+        training = tally_of_run(ledger, ledger.runs()[0], "training")
+    assert sum(training.values()) == ROWS / 100 + 1
+    assert training[events.gaussian(defaults.look(ASKED.budget(ROWS)))] == 1
+    assert any("second moments of the features" in each for each in done.statement.assumptions)
+
+
+@pytest.mark.parametrize("kinds", [("0", "1"), ("a", "b")], ids=["numbers", "words"])
+def test_a_run_that_is_stopped_goes_on_with_the_same_method(kinds, table, monkeypatch):
+    table.write_text(lines(kinds=kinds))
+    whole = train_table(table, ASKED, "whole")
+    with monkeypatch.context() as patched:
+        patched.setattr("privada.train.trainer.take_step", stopped)
+        with pytest.raises(KeyboardInterrupt):
+            train_table(table, ASKED, "out")
+    again = train_table(table, ASKED, "out", resume=True)
+    assert again.trainer.method.describe() == whole.trainer.method.describe()
+    assert "looks" not in json.loads((table.parent / "out" / "config.json").read_text())
+
+
 def stopped(*_, **__):
     raise KeyboardInterrupt
 
@@ -103,24 +136,30 @@ def stopped(*_, **__):
         "privada.train.trainer.take_step",
     ],
 )
-def test_a_run_that_was_stopped_goes_on_within_what_was_declared(where, table, monkeypatch):
+@pytest.mark.parametrize("lr", [None, 0.05], ids=["after a look", "at a rate that is said"])
+def test_a_run_that_was_stopped_goes_on_within_what_was_declared(where, lr, table, monkeypatch):
+    asked = replace(ASKED, lr=lr)
     with monkeypatch.context() as patched:
         patched.setattr(where, stopped)
         with pytest.raises(KeyboardInterrupt):
-            train_table(table, ASKED, "out")
+            train_table(table, asked, "out")
     run = json.loads((table.parent / "out" / "config.json").read_text())["run"]
     with pv.Ledger("out/ledger") as ledger:
         declared, spent, charged = ledger.declared(run), ledger.epsilon(), ledger.totals()
     assert spent == epsilon_of(declared, 1e-4)
-    assert sum(charged.values()) <= 3
+    assert sum(charged.values()) <= 3 + (lr is None)
     begun = (table.parent / "out" / "checkpoint").exists()  # which knows all settings
     words = "with the settings" if begun else "as it was declared"
     with pytest.raises(PrivadaError, match=words):
-        train_table(table, replace(ASKED, epochs=2), "out", resume=True)
+        train_table(table, replace(asked, epochs=2), "out", resume=True)
+    if lr is None and not begun:  # another model would have no look, and so would a rate
+        for other in ({"model": "mlp"}, {"lr": 0.05}):
+            with pytest.raises(PrivadaError, match=words):
+                train_table(table, replace(asked, **other), "out", resume=True)
     with pv.Ledger("out/ledger") as ledger:
         assert ledger.totals() == charged
-    model = "linear" if begun else "mlp"
-    done = train_table(table, replace(ASKED, model=model), "out", resume=True)
+    model = "linear" if begun or lr is None else "mlp"
+    done = train_table(table, replace(asked, model=model), "out", resume=True)
     assert done.trainer.steps_done == done.trainer.steps == 20
     assert done.statement.epsilon == spent
     with pv.Ledger("out/ledger") as ledger:

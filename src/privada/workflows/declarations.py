@@ -49,8 +49,8 @@ def declare_run(
         raise ArgumentError(
             f"Expected run {run!r} to go on as it was declared to ledger {ledger.name!r} before "
             "its first look, got options or a table with which it would be charged otherwise. "
-            "Give the table, the columns to be estimated, --epsilon, --delta, --method, --epochs "
-            "and --batch-size as it was begun; other options may change."
+            "Give the table, the columns to be estimated, --epsilon, --delta, --model, --method, "
+            "--lr, --clip, --epochs and --batch-size as it was begun; other options may change."
         )
 
 

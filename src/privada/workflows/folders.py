@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 LEDGER = "ledger"
 _CHECKPOINT, _CONFIG, _SCHEMA, _ANSWERS = "checkpoint", "config.json", "schema.toml", "answers.json"
 _STATEMENT = "statement.json"
-_QUERIES = "queries"
+_QUERIES, _LOOKS = "queries", "looks"
 
 
 def default_output(table: Any, ending: str = "private") -> Path:
@@ -233,9 +233,19 @@ class RunFolder:
         """Keep how charged queries are declared: a run that goes on asks them in the same way."""
         self.keep_facts({**self.facts(), _QUERIES: asdict(queries)})
 
+    @property
+    def looks(self) -> bool:
+        """Whether the run may begin with a look at its features, as it was begun."""
+        return bool(self.facts().get(_LOOKS, False))
+
+    def keep_looks(self, looks: bool) -> None:
+        """Keep whether the run may begin with a look: a run that goes on does the same."""
+        self.keep_facts({**self.facts(), _LOOKS: looks})
+
     def settings(self) -> dict[str, Any]:
         """Return what was asked for and found, without what a stopped run alone needs."""
-        return {name: value for name, value in self.facts().items() if name != _QUERIES}
+        own = (_QUERIES, _LOOKS)
+        return {name: value for name, value in self.facts().items() if name not in own}
 
     def run_name(self, table: Any) -> str:
         """Return the name that all of it is charged under, kept in the folder."""

@@ -27,7 +27,8 @@ class TrainingData:
 
     `population` is how many units the table has: private records, or persons. Records without a
     class that is known are not in `train`, and `persons` has no number for them. `assumptions`
-    are what the schema rests on, in words.
+    are what the schema rests on, in words. Training `looks` at the features first, if it may: not
+    where a query finds out whether the target is a number, since a run is charged the same then.
     """
 
     train: tuple[Any, Any]
@@ -36,6 +37,7 @@ class TrainingData:
     population: int
     assumptions: tuple[str, ...]
     persons: NDArray[np.int64] | None = None
+    looks: bool = True
 
     @property
     def leaves_out(self) -> bool:

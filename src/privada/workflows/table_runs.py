@@ -70,6 +70,8 @@ def run_on_table(
         answers = tables.AnswerCache(folder.answers, when_lost=options.when_lost)
         budget = options.budget(rows.units)
         pending = pending_queries(rows, options, budget, answers).as_declared(folder.queries)
+        if not resume:
+            folder.keep_looks(not pending.undecided)
         ahead = None
         if not rows.complete or (folder.declares and not folder.checkpoint.exists()):
             ahead = _dry_run(rows, pending, folder, run, work)
@@ -85,7 +87,8 @@ def run_on_table(
                 _declare(ahead, pending, ledger, run, folder)
             data = ask_and_encode(rows, options, pending, ledger=ledger, run=run)
             del rows  # which may take as much memory as what is trained on
-            return work.done(_kept(data, folder), ledger, run, folder)
+            data = replace(_kept(data, folder), looks=folder.looks)
+            return work.done(data, ledger, run, folder)
     except BaseException as error:
         charged = folder.charged_in_words(run) if folder.may_be_charged else ""
         if charged and isinstance(error, PrivadaError):
@@ -122,7 +125,8 @@ def _dry_run(
             trial, charged = planned, tally_of_run(held, run) + unpaid
         if charged:
             trial.charge(charged, run=run, purpose="statistics", unit=options.charged_unit)
-        return unpaid + work.planned(dry_run_data(rows, options, pending), trial, run)
+        data = replace(dry_run_data(rows, options, pending), looks=folder.looks)
+        return unpaid + work.planned(data, trial, run)
 
 
 def _declare(

@@ -260,8 +260,8 @@ def _settings(options: TrainOptions, data: TrainingData, features: int) -> defau
     if options.method == PrivateNewton.name:
         return defaults.newton(data.population, features, data.outputs, budget, **asked)
     usual = defaults.settings(
-        data.population, numbers=data.outputs == 1, linear=options.model == "linear",
-        budget=budget, **asked,
+        data.population, numbers=data.outputs == 1,
+        linear=data.looks and options.model == "linear", budget=budget, **asked,
     )  # fmt: skip
     if options.method in (None, USUAL_METHOD):
         return usual
