@@ -159,7 +159,8 @@ def same_for_all(run, capsys):
         assert other == first, name
 
 
-@pytest.mark.parametrize("name", METHODS)
+# Newton's method takes plain linear models alone; test_replay.py compares its runs.
+@pytest.mark.parametrize("name", sorted(set(METHODS) - {"newton"}))
 def test_a_method_shows_nothing_of_what_an_odd_record_does(name, capsys):
     same_for_all(lambda odd: trained(odd, made(name)), capsys)
 

@@ -104,6 +104,7 @@ def test_without_a_schema_bounds_and_classes_are_estimated_and_charged(folder, t
     assert [(c.purpose, c.count, events.kind_of(c.event).name) for c in charges] == [
         ("statistics", 2, "gaussian"),
         ("statistics", 1, "failure"),
+        ("training", 1, "gaussian"),  # the look at the features
         ("training", 121, "poisson"),
     ]
     assert len({charge.run for charge in charges}) == 1

@@ -2,30 +2,22 @@
 
 from typing import Protocol
 
-from privada.accounting import events
 from privada.core.randomness import RandomSource
 from privada.core.validation import positive
 from privada.core.values import ClippedSum, Release
-from privada.noise import Correlated, NoiseStream
-from privada.query.account import Account, Ahead
+from privada.query.account import Ahead
+from privada.query.all_units import QueryOfAllUnits
 
 
 class _Executor(Protocol):
     def feature_products(self, size_weight: float, rng: RandomSource) -> ClippedSum: ...
 
 
-class FeatureProductQuery:
+class FeatureProductQuery(QueryOfAllUnits[_Executor]):
     """Releases sum_i x_i x_i^T / |x_i|^2 over all units, and how long the rows x_i are.
 
     The rows are the inputs of a linear model, with a 1 at the end where it has a bias. Of a unit
     with several rows it is the average over those that are looked at.
-
-    Args:
-        executor: where sums are computed.
-        account: what pays.
-        noise: what adds noise.
-        rng: what chooses the rows of units that have more than a look takes.
-        population: the public number of units that a release is averaged over.
 
     Guarantee: each release is a Gaussian one over all units, charged before a record is read, of a
     sum that one unit moves by at most sqrt(1 + size_weight^2), whatever its rows are.
@@ -33,20 +25,6 @@ class FeatureProductQuery:
     Reference: Dwork, Talwar, Thakurta and Zhang (2014), Analyze Gauss: Optimal Bounds for
     Privacy-Preserving Principal Component Analysis, Algorithm 1.
     """
-
-    def __init__(
-        self,
-        *,
-        executor: _Executor,
-        account: Account,
-        noise: NoiseStream,
-        rng: RandomSource,
-        population: float,
-    ) -> None:
-        self._executor, self._account = executor, account
-        # which all units are in, so that it has nothing to do with noise of steps in turns
-        self._noise = noise.independent() if isinstance(noise, Correlated) else noise
-        self._rng, self._population = rng, positive("population", population)
 
     def release(
         self, size_weight: float, noise_multiplier: float, ahead: Ahead | None = None
@@ -58,7 +36,8 @@ class FeatureProductQuery:
             LedgerError: before any record is read.
         """
         positive("size_weight", size_weight)
-        event = events.gaussian(positive("noise_multiplier", noise_multiplier))
-        receipt = self._account.pay(event, ahead=ahead)
-        total = self._executor.feature_products(size_weight, self._rng)
-        return self._noise.release(total, receipt, self._population)
+        return self._release(
+            noise_multiplier,
+            lambda: self._executor.feature_products(size_weight, self._rng),
+            ahead,
+        )
