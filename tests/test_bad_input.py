@@ -157,6 +157,7 @@ TAKEN = {
     **{name: {"beyond floats"} for name in ("plain", "dimensions", "every")},
     **{name: {"None", "beyond floats"} for name in ("freeze", "epoch", "microbatch", "seed")},
     **{name: {"None", "words"} for name in ("ledger", "resume", "run")},
+    "preconditioner": {"None"},  # of a method that has none of its own
     "adaptive": {"a bool", "beyond floats"},
     "public": set(RUBBISH),
     "unit": {"words"},
