@@ -76,6 +76,15 @@ def refuse_others(what: str) -> None:
         )
 
 
+_meetings = 0
+
+
+def met() -> None:
+    """Note that this process has joined a group of others, which begins to count anew."""
+    global _meetings
+    _meetings += 1
+
+
 class Ranks:
     """The ranks of one run, all of which say the same in turns: rank 0 leads.
 
@@ -94,6 +103,7 @@ class Ranks:
         self._devices: Any = None
         self._timeout = timeout
         self._process = os.getpid()
+        self.meeting = _meetings
         self.ended: str | None = None
 
     @property

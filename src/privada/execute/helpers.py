@@ -18,7 +18,7 @@ import torch
 import torch.distributed as dist
 
 from privada.core.errors import DistributedError, PrivadaError
-from privada.core.ranks import refuse_several
+from privada.core.ranks import met, refuse_several
 from privada.core.validation import integer
 from privada.execute.data_parallel import DataParallel
 from privada.query.executor import Execution
@@ -111,6 +111,7 @@ def _join(rank: int, size: int, meeting: str) -> None:
             world_size=size,
             timeout=timedelta(seconds=_TO_MEET),
         )
+        met()
     finally:
         if before is None and rank == 0:
             os.environ.pop("GLOO_SOCKET_IFNAME", None)

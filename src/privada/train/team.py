@@ -84,10 +84,12 @@ class Several:
     Guarantee: a call begins only if all ranks make it, on models that are alike.
     """
 
-    _made = 0
+    _made, _meeting = 0, 0
 
     def __init__(self, ranks: Ranks) -> None:
         self.ranks = ranks
+        if Several._meeting != ranks.meeting:  # some of them may have made others before they met
+            Several._made, Several._meeting = 0, ranks.meeting
         Several._made += 1
         self.number = Several._made  # the same on all ranks, which run the same script
         self._within = False
