@@ -125,7 +125,7 @@ print(int(status[status.index("VmHWM:") + 1]) >> 10, found.inputs.nbytes >> 20)
 def test_memory_does_not_grow_with_the_table(tmp_path):
     """Ten times as many rows, and a gigabyte of features, take a third of that at most.
 
-    What is freed after each part is not all given back by the allocator.
+    It should take hardly any: about 100 bytes a row stay, for a reason that is not known yet.
     """
 
     def peak(rows):
